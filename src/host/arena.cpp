@@ -137,24 +137,6 @@ Result<Fd> make_memfd(std::string_view name, unsigned flags) {
   return fd;
 }
 
-/// Maps `fd` at a multiple of `alignment`, because a kernel maps transparent pages only there, or at any address if
-/// another thread takes that one first. Never replaces a mapping: MAP_FIXED over a reservation would unmap it before
-/// failing, and another thread could take the hole before it is restored.
-std::byte* map_aligned(int fd, std::size_t size, std::size_t alignment) noexcept {
-  constexpr int kAccess = PROT_READ | PROT_WRITE;
-  void* mapped = MAP_FAILED;
-  void* const found = mmap(nullptr, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (found != MAP_FAILED) {
-    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(found);
-    void* const wanted = reinterpret_cast<void*>((begin + alignment - 1) / alignment * alignment);
-    munmap(found, size + alignment);
-    // A kernel before 4.17 takes the address as a hint, which may move the mapping and never replaces another.
-    mapped = mmap(wanted, size, kAccess, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
-  }
-  if (mapped == MAP_FAILED) mapped = mmap(nullptr, size, kAccess, MAP_SHARED, fd, 0);
-  return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
-}
-
 Result<void> bind(const Mapping& memory, unsigned node) {
   if (!memory_can_be_bound()) return {};
   unsigned long mask[kMaxNodes / (8 * sizeof(unsigned long))] = {};
@@ -188,7 +170,7 @@ Result<Backing> build(const Rung& rung, const ArenaOptions& options) {
   if (ftruncate(fd, static_cast<off_t>(size)) != 0)
     return std::unexpected(memory_error("ftruncate", errno, size, options.node));
   const std::size_t alignment = size >= rung.page_bytes ? rung.page_bytes : system_page_bytes();
-  std::byte* const data = map_aligned(fd, size, alignment);
+  std::byte* const data = map_aligned(fd, size, alignment, PROT_READ | PROT_WRITE);
   if (data == nullptr) return std::unexpected(memory_error("mmap", errno, size, options.node));
   backing.memory = Mapping(data, size);
   if (options.node) VERBENA_TRY(bind(backing.memory, *options.node));

@@ -564,20 +564,6 @@ Status BlockPool::free(std::uint64_t offset) noexcept {
   return state.put_back(pages, before);
 }
 
-void BlockPool::shrink(std::uint64_t offset, std::size_t bytes) noexcept {
-  State& state = *state_;
-  const auto at = static_cast<PageNumber>(offset >> kPageShift);
-  Page& page = state.pages[at];
-  const auto count = static_cast<PageNumber>((bytes + BlockSizes::kPage - 1) >> kPageShift);
-  if (page.kind != PageKind::kSpan || count == 0 || count >= page.pages) return;
-  const PageNumber rest = page.pages - count;
-  state.spans[tally_of_block(page.pages * kPageUnits)].remove(std::uint64_t{page.pages} << kPageShift);
-  state.spans[tally_of_block(count * kPageUnits)].add(std::uint64_t{count} << kPageShift);
-  state.live_bytes -= std::uint64_t{rest} << kPageShift;
-  page.pages = count;
-  state.give_pages(at + count, rest);
-}
-
 std::size_t BlockPool::block_bytes(std::uint64_t offset) const noexcept {
   const State& state = *state_;
   if (offset >> kPageShift >= state.page_count) return 0;

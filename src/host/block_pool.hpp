@@ -77,8 +77,6 @@ class BlockPool {
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
   /// kBadArgument for an offset that is not the start of a live block (double free, foreign); the pool stays as it was.
   [[nodiscard]] Status free(std::uint64_t offset) noexcept;
-  /// Gives back the pages behind the first `bytes` (1 or more) of a long block. Other blocks stay as they are.
-  void shrink(std::uint64_t offset, std::size_t bytes) noexcept;
   /// Bytes of the live block at `offset`, or 0 when there is none.
   [[nodiscard]] std::size_t block_bytes(std::uint64_t offset) const noexcept;
   [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept;

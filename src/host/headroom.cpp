@@ -90,6 +90,7 @@ std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const Kern
   auto kept = machine_headroom(files.proc);
   keep_tighter(kept, cgroup_headroom(files));
   if (node) keep_tighter(kept, node_headroom(files.nodes, *node));
+  if (kept) kept->hugepage_bytes = free_hugepage_bytes(files.hugepages);
   return kept;
 }
 

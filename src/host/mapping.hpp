@@ -32,4 +32,9 @@ class Mapping {
   std::size_t size_ = 0;
 };
 
+/// Maps `fd`, shared, for `access` (PROT_READ, PROT_WRITE) at a multiple of `alignment`, because a kernel maps
+/// transparent pages only there, and an emulator of processes maps hugepages nowhere else; at any address if another
+/// thread takes that one first. Null, and errno, if neither can be mapped.
+[[nodiscard]] std::byte* map_aligned(int fd, std::size_t size, std::size_t alignment, int access) noexcept;
+
 }  // namespace verbena::host

@@ -13,7 +13,8 @@ namespace verbena::host {
 /// How much ordinary memory is still available, and the file that tells it.
 struct Headroom {
   std::size_t bytes = 0;
-  char limit[160] = "";  ///< The file, and the figure in it.
+  char limit[160] = "";            ///< The file, and the figure in it.
+  std::size_t hugepage_bytes = 0;  ///< Free hugepages, which are reserved apart from it.
 };
 
 /// Where the kernel's files are. Tests replace them by their own.
@@ -22,6 +23,7 @@ struct KernelFiles {
   const char* cgroup = "/sys/fs/cgroup";
   const char* nodes = "/sys/devices/system/node";
   const char* infiniband = "/sys/class/infiniband";
+  const char* hugepages = "/sys/kernel/mm/hugepages";
 };
 
 /// The tightest of MemAvailable (with free swap), the memory limits of this process's cgroups, and the free memory of
@@ -30,7 +32,7 @@ struct KernelFiles {
 [[nodiscard]] std::optional<Headroom> memory_headroom(std::optional<unsigned> node, const KernelFiles& files = {});
 
 /// Free bytes of the machine's hugetlb pools, of all page sizes. The headroom does not include them. \thread any
-[[nodiscard]] std::size_t free_hugepage_bytes(const char* directory = "/sys/kernel/mm/hugepages");
+[[nodiscard]] std::size_t free_hugepage_bytes(const char* directory);
 
 /// File descriptors of this process.
 struct Descriptors {

@@ -7,9 +7,9 @@
 
 namespace verbena::host {
 
-/// Makes every page of `range`, a mapping of `fd` from its start, present and writable. Returns 0, or the errno of a
-/// failed populate (EFAULT: hugetlb, and the node has no free page). `threads` is 1 to 64, the caller's included; it
-/// uses fewer if it cannot start them. \thread any  \alloc setup
+/// Makes every page of `range`, a mapping of `fd` from its start, present and writable, and changes no byte. Returns 0,
+/// or the errno of a failed populate (EFAULT: hugetlb, and the node has no free page). `threads` is 1 to 64, the
+/// caller's included; it uses fewer if it cannot start them. \thread any  \alloc setup
 [[nodiscard]] int prefault(std::span<std::byte> range, int fd, std::size_t page_bytes, unsigned threads) noexcept;
 
 /// Bytes that all calls of `prefault` in this process have faulted in so far: for showing progress. \thread any

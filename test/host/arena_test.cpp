@@ -8,21 +8,25 @@
 #include "process.hpp"
 #include "result.hpp"
 #include "setting.hpp"
+#include "temporary_directory.hpp"
 
 #include <verbena/deadline.hpp>
 
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -316,6 +320,35 @@ bool reserve(test::Setting& setting, std::size_t pages) {
   const test::Setting unused(std::string(kHugepages) + "free_hugepages");
   if (before.empty() || !setting.set(std::to_string(number(before) + pages), before)) return false;
   return number(unused.read()) >= pages;
+}
+
+// A setting comes back also when the test that made it is killed.
+TEST(Settings, ComeBackWhenTheirProcessIsKilled) {
+  const test::TemporaryDirectory scratch;
+  const std::string path = scratch.path() + "/setting";
+  std::ofstream(path) << "12";
+  const pid_t victim = ::fork();
+  if (victim == 0) {
+    test::Setting setting(path);
+    if (setting.set("34", "12")) ::kill(::getpid(), SIGKILL);
+    ::_exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(victim, &status, 0), victim);
+  ASSERT_TRUE(WIFSIGNALED(status)) << status;
+  const test::Setting after(path);
+  for (const Deadline deadline = Deadline::after(std::chrono::seconds{60}); after.read() != "12";) {
+    ASSERT_FALSE(deadline.passed()) << after.read();
+    ::sched_yield();
+  }
+  {
+    test::Setting setting(path);
+    ASSERT_TRUE(setting.set("56", "12"));
+    EXPECT_EQ(setting.read(), "56");
+    ASSERT_TRUE(setting.set("78", "12"));
+    EXPECT_EQ(setting.read(), "78");
+  }
+  EXPECT_EQ(after.read(), "12");
 }
 
 TEST_F(ArenaTest, TakesHugepagesThatAreThere) {

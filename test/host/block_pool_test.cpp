@@ -126,23 +126,6 @@ TEST(BlockPool, MovesWithItsBlocks) {
   EXPECT_EQ(second.free(offset), Status::kOk);
 }
 
-TEST(BlockPool, GivesBackTheEndOfALongBlock) {
-  const Range range(1 << 20);
-  BlockPool pool = pool_over(range);
-  const auto block = pool.allocate(128 << 10);
-  pool.shrink(block, 70'000);
-  EXPECT_EQ(pool.block_bytes(block), 73'728U);
-  pool.shrink(block, 80'000);
-  EXPECT_EQ(pool.block_bytes(block), 73'728U) << "it does not grow";
-  EXPECT_EQ(pool.used_bytes(), 73'728U);
-  expect_sums(pool);
-  const auto small = pool.allocate(1000);
-  pool.shrink(small, 1);
-  EXPECT_EQ(pool.block_bytes(small), 1024U) << "no long block";
-  EXPECT_NE(pool.allocate((128 << 10) - 73'728), kNoBlock);
-  expect_sums(pool);
-}
-
 /// Blocks of one size take nearly all of the memory, in every order of frees, and again.
 class BlockPoolOneSize : public testing::TestWithParam<std::size_t> {};
 

@@ -32,10 +32,24 @@ class MemoryHeadroom : public testing::Test {
     const std::string proc = root_ + "/proc";
     const std::string cgroup = root_ + "/cgroup";
     const std::string nodes = root_ + "/node";
-    return memory_headroom(node, {proc.c_str(), cgroup.c_str(), nodes.c_str()});
+    const std::string hugepages = root_ + "/hugepages";
+    return memory_headroom(
+        node, {.proc = proc.c_str(), .cgroup = cgroup.c_str(), .nodes = nodes.c_str(), .hugepages = hugepages.c_str()});
   }
   std::string root_;
 };
+
+TEST_F(MemoryHeadroom, CountsFreeHugepagesApart) {
+  const auto without = read();
+  ASSERT_TRUE(without);
+  EXPECT_EQ(without->hugepage_bytes, 0u);
+  put("hugepages/hugepages-2048kB/free_hugepages", "3\n");
+  put("hugepages/hugepages-1048576kB/free_hugepages", "1\n");
+  const auto with = read();
+  ASSERT_TRUE(with);
+  EXPECT_EQ(with->hugepage_bytes, (std::size_t{1} << 30) + (std::size_t{6} << 20));
+  EXPECT_EQ(with->bytes, without->bytes);
+}
 
 TEST_F(MemoryHeadroom, OfTheMachineCountsSwap) {
   const auto headroom = read();
