@@ -23,14 +23,11 @@ void destroy(Nic& nic, ibv_cq* cq) noexcept { VERBENA_CHECK(nic.destroy_cq(cq).h
 void destroy(Nic& nic, ibv_srq* srq) noexcept { VERBENA_CHECK(nic.destroy_srq(srq).has_value()); }
 void destroy(Nic& nic, ibv_qp* qp) noexcept { VERBENA_CHECK(nic.destroy_qp(qp).has_value()); }
 void destroy(Nic& nic, ibv_comp_channel* channel) noexcept { VERBENA_CHECK(nic.destroy_channel(channel).has_value()); }
-void destroy(Nic& nic, ibv_mw* mw) noexcept {
-  (void)nic.dealloc_mw(mw, Deadline::after(std::chrono::milliseconds{100}));  // As for a region.
-}
-void destroy(Nic& nic, ibv_mr* mr) noexcept {
-  // If a peer stays inside the region past the deadline, its QP goes to error. The caller's arena stays mapped until
-  // its own destruction, so nothing is corrupted either way.
-  (void)nic.dereg_mr(mr, Deadline::after(std::chrono::milliseconds{100}));
-}
+// A handle may end in a thread that serves others, which waits for no peer, and it ends no connection. An arena's pages
+// are its peers', too: nothing is corrupted when this process unmaps them. Who uses memory again deregisters it with a
+// deadline.
+void destroy(Nic& nic, ibv_mw* mw) noexcept { (void)nic.dealloc_mw(mw, Deadline::now()); }
+void destroy(Nic& nic, ibv_mr* mr) noexcept { (void)nic.dereg_mr(mr, Deadline::now()); }
 
 Window Nic::window_of(std::uint32_t rkey, const ibv_mw_bind_info& bind) const noexcept {
   Window window = window_of(bind.mr);

@@ -13,6 +13,7 @@
 #include <infiniband/verbs.h>
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
@@ -42,7 +43,7 @@ struct Limits {
   std::uint32_t max_inline = 0;     ///< Bytes of IBV_SEND_INLINE that a QP can have.
   std::uint32_t max_rd_atomic = 0;  ///< READs and atomics outstanding on one QP, either role.
   std::uint32_t max_message = 0;    ///< Bytes in one work request.
-  bool is_soft_roce = false;        ///< The kernel's rxe: a bind may stop its queue pair (docs/adr/0011).
+  bool is_soft_roce = false;        ///< The kernel's rxe, on which posting is a system call.
 };
 
 /// The network that carries a QP's packets. Both ends need the same; the only sign of a mismatch is packets that never
@@ -71,6 +72,9 @@ struct Window {
   friend bool operator==(const Window&, const Window&) = default;
 };
 static_assert(sizeof(Window) == 32);
+
+/// Another user than this process's, but not root, who could harm this process in other ways.
+[[nodiscard]] inline bool is_stranger(uid_t user) noexcept { return user != 0 && user != ::geteuid(); }
 
 /// The process behind a connected QP, as the kernel reports it; empty on a device.
 struct PeerProcess {
@@ -213,8 +217,10 @@ class Nic {
                                                int access) = 0;
   /// Revokes the keys. When it returns kOk, no well-behaved peer reads or writes the region any more. If `deadline`
   /// passes, the QPs of peers inside the region go to error, it returns kTimedOut, and the memory must not be reused
-  /// until those peers' processes are gone (quarantine). kBusy while memory windows are bound on the region (some
-  /// devices return kBadArgument).
+  /// until those peers' processes are gone (quarantine). It waits only for peers that were handed the memory, and not
+  /// for one that has been late before: that one's stay is kTimedOut at once. With `Deadline::now()` it waits for
+  /// nobody, and ends no connection: kTimedOut then means that somebody may be inside. kBusy while memory windows are
+  /// bound on the region (some devices return kBadArgument).
   [[nodiscard]] virtual Result<void> dereg_mr(ibv_mr* mr, Deadline deadline) = 0;
 
   /// Allocates a window of type 2. Bind it with IBV_WR_BIND_MW on the QP whose peer may then use it (see `window_of`),

@@ -19,8 +19,6 @@ class RegisteredArena {
   RegisteredArena& operator=(const RegisteredArena&) = delete;
   ~RegisteredArena() {
     mr_.reset();
-    // Refused only if a peer stayed inside the region past the deadline of its deregistration; the memfd is then never
-    // reused.
     if (nic_ == nullptr) return;
     if (const auto detached = nic_->detach(memory_id_); !detached)
       log(VERBENA_LOG_ERROR, "{} bytes are in quarantine, because a peer still uses them: {}", arena_.bytes().size(),
@@ -39,6 +37,9 @@ class RegisteredArena {
     mr_ = Mr(nic, mr);
     return {};
   }
+
+  /// Ends the registration as Nic::dereg_mr does. The destructor waits for no peer.
+  [[nodiscard]] Result<void> deregister(Deadline deadline) { return nic_->dereg_mr(mr_.release(), deadline); }
 
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(mr_); }
   [[nodiscard]] const host::Arena& arena() const noexcept { return arena_; }

@@ -754,8 +754,10 @@ void Client::look(Peer& peer) {
                             (begin - gone) / kUs));
   if (is_connected) return;
   stage_.check_dead(peer.caller(), "is_connected", peer.connection->failure());
-  // A goodbye that was not given up has arrived.
-  const bool was_told = server.left != 0 && server.left - server.leaves < kLinger && killed == 0;
+  // A goodbye that was not given up has arrived, unless a WRITE to memory that was deregistered had ended the
+  // connection before.
+  const bool was_written_late = peer.link.has_withdrawn && peer.link.client_side.reason == Status::kRemoteAccess;
+  const bool was_told = server.left != 0 && server.left - server.leaves < kLinger && killed == 0 && !was_written_late;
   if (was_told && !stage_.may_lose_goodbye(peer.link, true) && peer.link.client_side.reason != Status::kClosed &&
       !peer.link.client_side.gave_up)
     stage_.fail(fmt::format("link {}: the server has closed in order, and the reason is {}", peer.link.number,

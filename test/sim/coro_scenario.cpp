@@ -27,8 +27,6 @@ Shape shape_of(Random& random) {
   server.depth = static_cast<unsigned>(random.between(1, 8));
   server.max_value_bytes = 131'072;
   server.lease_bytes = 65'536;
-  server.large_put = random.one_in(2) ? kv::LargePut::kAdopt : kv::LargePut::kCopy;
-  server.lease_term = std::chrono::milliseconds(random.between(10, 30));
   server.max_items = 1024;
   server.max_cells = 8;
   server.grace = std::chrono::milliseconds(random.between(1, 5));

@@ -22,7 +22,7 @@ constexpr const char* kDirectory = "/simulated/store";
 constexpr std::uint64_t kSeeds = 10'000;
 
 /// A sync that the log leaves out, or does wrong.
-enum class Mistake : std::uint8_t {
+enum class FileMistake : std::uint8_t {
   kNone,
   kNoDataSync,          ///< A record is acknowledged without.
   kNoSyncBeforeRename,  ///< A snapshot comes into its place without.
@@ -59,7 +59,7 @@ using Snapshot = Block<200>;  // 1600 bytes: four sectors.
 /// came after it.
 class Log {
  public:
-  [[nodiscard]] static Result<Log> open(Mistake mistake) {
+  [[nodiscard]] static Result<Log> open(FileMistake mistake) {
     VERBENA_ASSIGN(Directory directory, Directory::open(kDirectory));
     Log log(mistake, std::move(directory));
     VERBENA_TRY(log.recover());
@@ -72,7 +72,7 @@ class Log {
   [[nodiscard]] Result<void> append() {
     Record record(generation_, last_ + 1);
     VERBENA_TRY(write(record.bytes()));
-    if (mistake_ != Mistake::kNoDataSync) VERBENA_TRY(sync());
+    if (mistake_ != FileMistake::kNoDataSync) VERBENA_TRY(sync());
     end_ += record.bytes().size();
     ++last_;
     return {};
@@ -85,9 +85,9 @@ class Log {
     VERBENA_ASSIGN(File file, directory_.open_file("snapshot.new", File::How::kNew));
     Snapshot snapshot(generation_ + 1, last_);
     VERBENA_TRY(file.write(0, snapshot.bytes()));
-    if (mistake_ != Mistake::kNoSyncBeforeRename) VERBENA_TRY(file.sync());
+    if (mistake_ != FileMistake::kNoSyncBeforeRename) VERBENA_TRY(file.sync());
     VERBENA_TRY(directory_.rename("snapshot.new", "snapshot"));
-    if (mistake_ != Mistake::kNoDirectorySync) VERBENA_TRY(directory_.sync());
+    if (mistake_ != FileMistake::kNoDirectorySync) VERBENA_TRY(directory_.sync());
     VERBENA_ASSIGN(const auto names, directory_.names(100));
     for (const std::string& other : names)
       if (other.starts_with("log.") && other != name) VERBENA_TRY(directory_.remove(other.c_str()));
@@ -98,7 +98,7 @@ class Log {
   }
 
  private:
-  Log(Mistake mistake, Directory directory) : mistake_(mistake), directory_(std::move(directory)) {}
+  Log(FileMistake mistake, Directory directory) : mistake_(mistake), directory_(std::move(directory)) {}
 
   [[nodiscard]] Result<void> recover() {
     const auto file = directory_.open_file("snapshot", File::How::kRead);
@@ -135,11 +135,11 @@ class Log {
   }
   [[nodiscard]] Result<void> sync() {
     auto synced = log_->sync();
-    if (!synced && mistake_ == Mistake::kSyncAgain) synced = log_->sync();
+    if (!synced && mistake_ == FileMistake::kSyncAgain) synced = log_->sync();
     return synced;
   }
 
-  Mistake mistake_;
+  FileMistake mistake_;
   Directory directory_;
   std::optional<File> log_;
   std::uint64_t generation_ = 0;
@@ -157,7 +157,7 @@ struct Outcome {
 /// A host with one process at a time, which writes a log until it is killed, most times by a loss of power.
 class LogRun {
  public:
-  LogRun(std::uint64_t seed, Mistake mistake)
+  LogRun(std::uint64_t seed, FileMistake mistake)
       : mistake_(mistake), network_({.seed = seed}), tasks_(network_), disk_(network_.world()) {
     disk_.make_directory(kDirectory);
   }
@@ -213,7 +213,7 @@ class LogRun {
     }
   }
 
-  Mistake mistake_;
+  FileMistake mistake_;
   Network network_;
   Tasks tasks_;
   Disk disk_;
@@ -223,12 +223,12 @@ class LogRun {
 };
 
 /// One simulation at a time.
-[[nodiscard]] Outcome run_log(std::uint64_t seed, Mistake mistake) { return LogRun(seed, mistake).run(); }
+[[nodiscard]] Outcome run_log(std::uint64_t seed, FileMistake mistake) { return LogRun(seed, mistake).run(); }
 
 TEST(SimulatedFiles, ALogWithTheRightSyncsLosesNothing) {
   std::uint64_t acknowledged = 0;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const Outcome outcome = run_log(seed, Mistake::kNone);
+    const Outcome outcome = run_log(seed, FileMistake::kNone);
     ASSERT_EQ(outcome.wrong, "") << "seed " << seed;
     ASSERT_GE(outcome.acknowledged, 100U) << "seed " << seed;  // The last life's.
     acknowledged += outcome.acknowledged;
@@ -237,8 +237,8 @@ TEST(SimulatedFiles, ALogWithTheRightSyncsLosesNothing) {
 }
 
 TEST(SimulatedFiles, EachMissingSyncIsFound) {
-  for (const Mistake mistake :
-       {Mistake::kNoDataSync, Mistake::kNoSyncBeforeRename, Mistake::kNoDirectorySync, Mistake::kSyncAgain}) {
+  for (const FileMistake mistake : {FileMistake::kNoDataSync, FileMistake::kNoSyncBeforeRename,
+                                    FileMistake::kNoDirectorySync, FileMistake::kSyncAgain}) {
     unsigned found = 0;
     for (std::uint64_t seed = 1; seed <= 1000; ++seed) found += !run_log(seed, mistake).wrong.empty();
     EXPECT_GE(found, 10U) << "mistake " << static_cast<int>(mistake);
@@ -248,11 +248,11 @@ TEST(SimulatedFiles, EachMissingSyncIsFound) {
 
 TEST(SimulatedFiles, ASeedRepeatsItsRun) {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
-    const Outcome one = run_log(seed, Mistake::kNone), other = run_log(seed, Mistake::kNone);
+    const Outcome one = run_log(seed, FileMistake::kNone), other = run_log(seed, FileMistake::kNone);
     EXPECT_EQ(one.hash, other.hash) << "seed " << seed;
     EXPECT_EQ(one.acknowledged, other.acknowledged) << "seed " << seed;
   }
-  EXPECT_NE(run_log(1, Mistake::kNone).hash, run_log(2, Mistake::kNone).hash);
+  EXPECT_NE(run_log(1, FileMistake::kNone).hash, run_log(2, FileMistake::kNone).hash);
 }
 
 // --- one call after the other -------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ std::uint64_t detail::ticks_without_counter() noexcept {
 double ticks_per_us() noexcept { return kTicksPerUs; }
 const char* clock_description() noexcept { return "the processor's counter, which is simulated"; }
 void look_at_clock(std::uint64_t) noexcept {}
+std::uint64_t processor_ticks() noexcept { return Tasks::current()->now(); }
 std::uint64_t unix_time_ns() noexcept { return Tasks::current()->now(); }
 
 // --- looks: a simulated thread that looks again lets the others run

@@ -83,27 +83,10 @@ MUTANTS = {
         'old.server != 0 && stamp(now_) <= old.server + (options_.grace_ticks >> kStampShift) + 1', 'false'),
     'never_lent': Mutant('kv/session.cpp', '  store_.lend(found, ticks_now());\n', ''),
     'reclaim_without_rest': Mutant('kv/store.cpp', '!has_rested(*epoch) || epoch->empty()', 'epoch->empty()'),
-    # The client may still write there.
-    'expire_frees_at_once': Mutant(
-        'kv/lease.cpp', 'revoke(channel, lease, Lease::State::kReturning)', '(close(lease), true)'),
     # The NIC is still to bring the bytes of an operation that was given up.
     'slot_reused_in_flight': Mutant(
         'channel/transfers.cpp', '  if (operation.outstanding == 0) return operations_.end(operation);\n',
         '  return operations_.end(operation);\n'),
-
-    # --- leases
-
-    'adopted_lease_stays': Mutant(
-        'kv/session.cpp',
-        '    leases_.close(lease);\n    return reply_large(lease.put.id, change, lease.put.length);\n',
-        '    return reply_large(lease.put.id, change, lease.put.length);\n'),
-    'lease_leaks_block': Mutant('kv/lease.cpp', '  if (lease.block) store_.give_back(lease.block);\n',
-                                '  lease.block = Store::Block{};\n'),
-    'lease_never_expires': Mutant('kv/worker.cpp', 'lease_policy_.leases != 0', 'false'),
-    'lease_used_twice': Mutant('kv/held_leases.cpp', 'std::exchange(*best, Held{})', 'Held{*best}'),
-    'lease_of_another_worker': Mutant(
-        'kv/client_large.cpp', 'leases_.keep(operation.worker, reply.lease, operation.sent_ticks)',
-        'leases_.keep(0, reply.lease, operation.sent_ticks)'),
 
     # --- credits
 
@@ -121,7 +104,7 @@ MUTANTS = {
     # --- the end of a connection
 
     'goodbye_not_counted': Mutant('kv/session.cpp', 'has_left_ = true', 'has_left_ = false'),
-    'another_is_buried': Mutant('kv/worker.cpp', '    std::swap(*at, sessions_.back());\n', ''),
+    'another_is_buried': Mutant('kv/worker.cpp', '  std::swap(*at, sessions_.back());\n', ''),
     # The socket of a handshake that a cut has silenced is waited for without an end.
     'handshake_never_late': Mutant('link/socket.cpp', 'deadline.left_ms()', '-1', 'api'),
     'visit_never_late': Mutant('node/acceptor.cpp', 'Deadline::after(kTimeout)', 'Deadline::never()'),

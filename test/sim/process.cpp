@@ -10,7 +10,7 @@
 namespace verbena::sim {
 
 namespace {
-constexpr std::align_val_t kPage{4096};
+constexpr std::align_val_t kPageAlign{4096};
 }  // namespace
 
 const char* to_string(Mutant mutant) noexcept {
@@ -27,7 +27,7 @@ const char* to_string(Mutant mutant) noexcept {
 
 // --- Process ----------------------------------------------------------------------------------------------------
 
-void Process::Freed::operator()(std::byte* memory) const noexcept { ::operator delete[](memory, kPage); }
+void Process::Freed::operator()(std::byte* memory) const noexcept { ::operator delete[](memory, kPageAlign); }
 
 Process::Process(Network& network, std::uint32_t number, std::string name)
     : network_(network), number_(number), name_(std::move(name)) {}
@@ -66,7 +66,7 @@ void Process::restart(Memory memory) {
 std::span<std::byte> Process::memory(const std::string& name, std::size_t bytes) {
   Mapped& mapped = memories_[name];
   if (mapped.bytes == nullptr) {
-    mapped.bytes.reset(static_cast<std::byte*>(::operator new[](bytes, kPage)));
+    mapped.bytes.reset(static_cast<std::byte*>(::operator new[](bytes, kPageAlign)));
     mapped.size = bytes;
     std::memset(mapped.bytes.get(), 0, bytes);
   }

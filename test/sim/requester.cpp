@@ -14,7 +14,7 @@ namespace {
 constexpr Nanoseconds kMostBetweenPackets = 200;
 constexpr Nanoseconds kMostPlacing = 600;
 constexpr std::size_t kMostOnTheWire = 24;
-constexpr std::uint8_t kForEver = 7;  // Of rnr_retry (IBTA 9.7.5.2.8).
+constexpr std::uint8_t kRetryForEver = 7;  // The rnr_retry that never gives up (IBTA 9.7.5.2.8).
 
 /// IBTA table 45: RNR NAK timer field.
 constexpr std::uint32_t kRnrTimerUs[32] = {
@@ -293,7 +293,7 @@ void Requester::take_data(SendRequest& request, const std::shared_ptr<const Answ
 
 void Requester::wait_for_receive(const Answer& answer) {
   SendRequest& request = *find(answer.number);
-  const bool has_end = qp_.path.rnr_retry != kForEver || qp_.nic.network().is(Mutant::kRnrCounted);
+  const bool has_end = qp_.path.rnr_retry != kRetryForEver || qp_.nic.network().is(Mutant::kRnrCounted);
   if (has_end && rnr_retries_left_ == 0) {
     request.failure = IBV_WC_RNR_RETRY_EXC_ERR;
     return;

@@ -14,7 +14,7 @@ constexpr Nanoseconds kMostTurn = 150;
 constexpr Nanoseconds kMostDelivery = 800;
 constexpr std::size_t kMostAtomics = 64;
 
-bool takes_receive(ibv_wr_opcode opcode) noexcept {
+bool needs_receive(ibv_wr_opcode opcode) noexcept {
   return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_SEND_WITH_INV ||
          opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
@@ -274,7 +274,7 @@ void Responder::execute_write(const Shared& message) {
     std::memcpy(to, message->data.data() + piece.offset, piece.bytes);
     return true;
   };
-  if (qp_.nic.network().is(Mutant::kWriteBehind) && !takes_receive(message->opcode)) {
+  if (qp_.nic.network().is(Mutant::kWriteBehind) && !needs_receive(message->opcode)) {
     in_pieces(message->address, message->length, deliver, [] {});
     return done(*message);
   }

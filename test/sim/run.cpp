@@ -1,5 +1,6 @@
 #include "run.hpp"
 
+#include "addresses.hpp"
 #include "system.hpp"
 
 #include <algorithm>
@@ -50,7 +51,9 @@ Nanoseconds lost_since(const std::vector<Fault>& faults, Nanoseconds start, Nano
 Run::Run(const RunOptions& options)
     : options_(options),
       network_({.seed = options.seed, .story = options.story, .mutant = Mutant::kNone, .polls_pass_time = false}),
-      tasks_(network_) {}
+      tasks_(network_) {
+  restart_addresses();
+}
 
 void Run::add_actor(std::string name, const char* task, std::function<void()> body) {
   Process& process = network_.add_process(std::move(name));

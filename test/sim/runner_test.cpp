@@ -60,7 +60,7 @@ RunResult run_otherwise(const RunOptions& options) {
 
 const Scenario kWell{.name = "well", .about = "", .run = run_well, .states = {}};
 const Scenario kBadly{.name = "badly", .about = "", .run = run_badly, .states = {}};
-const Scenario kForEver{.name = "for ever", .about = "", .run = run_for_ever, .states = {}};
+const Scenario kEndless{.name = "for ever", .about = "", .run = run_for_ever, .states = {}};
 const Scenario kOtherwise{.name = "otherwise", .about = "", .run = run_otherwise, .states = {}};
 constexpr Limits kLimits{.jobs = 2, .each = std::chrono::seconds{60}};
 
@@ -97,7 +97,7 @@ TEST(Runner, ACrashIsTheFailureOfItsSeedAndTheRestGoesOn) {
 
 TEST(Runner, ARunWithoutAnEndIsEnded) {
   const Limits limits{.jobs = 1, .each = std::chrono::seconds{1}};
-  EXPECT_EQ(run_job(limits, {.scenario = &kForEver}).wrong, "the run did not end in the time that it may take");
+  EXPECT_EQ(run_job(limits, {.scenario = &kEndless}).wrong, "the run did not end in the time that it may take");
 }
 
 TEST(Runner, ARunThatDiffersFromItselfIsWrong) {

@@ -22,7 +22,7 @@ constexpr unsigned kMostLooks = 250;
 constexpr Nanoseconds kBetweenLooks = 150'000'000;
 /// Of the item that says where a cell is.
 constexpr std::uint64_t kMostCellBytes = 256;
-/// Long enough for a lease.
+/// A value that takes many pieces.
 constexpr std::size_t kLargeBytes = std::size_t{64} << 10;
 
 constexpr std::string_view kFront = "cold";
@@ -147,7 +147,6 @@ class Filler {
 /// What is still taken; empty: nothing.
 std::string left_in(const kv::ServerStatistics& now, const Leftovers& expected) {
   if (now.clients != 1) return fmt::format("{} clients", now.clients);
-  if (now.leases != 0 || now.lease_bytes != 0) return fmt::format("{} leases of {} bytes", now.leases, now.lease_bytes);
   if (now.resting_bytes != 0) return fmt::format("{} bytes that rest", now.resting_bytes);
   if (expected.is_filled) return {};
   if (now.items != now.cells) return fmt::format("{} items", now.items);
@@ -163,7 +162,7 @@ std::string fill_index(const kv::ClientOptions& options, unsigned keys, std::uin
 
 namespace {
 
-/// Large values come and go: the first one's answer brings a lease, into which the second one is written.
+/// Large values come, are replaced, and go.
 std::string come_and_go(kv::Client& client, unsigned keys) {
   const std::vector<std::byte> large(kLargeBytes);
   for (unsigned key = 0; key < keys; ++key) {
@@ -199,15 +198,9 @@ std::string find_leftovers(const kv::ClientOptions& options, const Leftovers& ex
 }
 
 std::string check_sums(const kv::ServerOptions& options, const kv::ServerStatistics& now) {
-  const std::uint64_t most_leases = now.sessions * options.client_leases;
-  if (now.used_bytes + now.resting_bytes + now.lease_bytes > now.capacity_bytes)
-    return fmt::format("{} B in use, {} B at rest and {} B of leases are more than the store's {} B", now.used_bytes,
-                       now.resting_bytes, now.lease_bytes, now.capacity_bytes);
-  if ((now.leases == 0) != (now.lease_bytes == 0) || now.leases > most_leases)
-    return fmt::format("{} leases have {} B; {} sessions may have {} leases", now.leases, now.lease_bytes, now.sessions,
-                       most_leases);
-  if (now.lease_bytes > options.memory_bytes / 8)
-    return fmt::format("leases have {} B, more than an eighth of the store's memory", now.lease_bytes);
+  if (now.used_bytes + now.resting_bytes > now.capacity_bytes)
+    return fmt::format("{} B in use and {} B at rest are more than the store's {} B", now.used_bytes, now.resting_bytes,
+                       now.capacity_bytes);
   if (now.items > now.max_items || now.items > now.index_entries || now.cells > options.max_cells)
     return fmt::format("{} items of {} in {} entries, {} cells of {}", now.items, now.max_items, now.index_entries,
                        now.cells, options.max_cells);

@@ -26,7 +26,7 @@ struct Leftovers {
   bool is_filled = false;    ///< By keys of `fill_index`, which stay.
   bool may_be_lost = false;  ///< Clients may have gone without a goodbye.
 };
-/// Erases the keys, takes a lease and does not use it; after a while nothing may be taken by anything.
+/// Erases the keys; after a while nothing may be taken by anything.
 [[nodiscard]] std::string find_leftovers(const kv::ClientOptions& options, const Leftovers& expected, Tasks& tasks);
 
 }  // namespace verbena::sim

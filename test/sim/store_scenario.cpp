@@ -43,7 +43,7 @@ constexpr unsigned kFillingKeys = 1000;
 constexpr std::array<std::uint32_t, 5> kSmall{8, 40, 64, 200, 1000};
 constexpr std::array<std::uint32_t, 6> kEdges{16, 4095, 4096, 4097, 8192, 20'000};
 constexpr std::array<std::uint32_t, 4> kMixed{8, 333, 4096, 12'000};
-/// From 64 KiB on clients write values into leases.
+/// Values that take many pieces.
 constexpr std::array<std::uint32_t, 4> kHuge{16, 65'536, 70'000, 131'072};
 
 /// What the seed makes of a run.
@@ -88,21 +88,17 @@ Shape shape_of(Random& random) {
                 .calls = 1000 / shape.clients,
                 .gets = static_cast<unsigned>(random.between(20, 80)),
                 .timeout = std::chrono::milliseconds(random.between(5, 200)),
-                .meets = false,
                 .impatient = static_cast<unsigned>(random.below(8))};
   shape.server.transport.device = "soft";
   shape.server.port = kPort;
   const bool is_huge = shape.plan.sizes.data() == kHuge.data();
   if (is_huge) shape.plan.calls /= 2;
-  // Leases have an eighth at most.
   shape.server.memory_bytes = std::size_t{is_huge ? 8U : 2U} << 20;
   shape.server.workers = static_cast<unsigned>(random.between(1, 2));
   shape.server.max_clients = 16;
   shape.server.depth = static_cast<unsigned>(random.between(4, 16));
   shape.server.max_value_bytes = 131'072;
   shape.server.lease_bytes = 65'536;
-  shape.server.large_put = random.one_in(2) ? kv::LargePut::kAdopt : kv::LargePut::kCopy;
-  shape.server.lease_term = std::chrono::milliseconds(random.between(10, 30));
   shape.server.max_items = 1024;
   shape.server.checksum_large_values = random.one_in(2);
   shape.server.max_cells = 8;

@@ -52,7 +52,7 @@ class SoftNic::PeerInquiry final : public Inquiry {
   }
   ~PeerInquiry() override {
     if (peer_ == nullptr) return;
-    const std::lock_guard lock(nic_.mutex_);
+    const Lock lock(nic_);
     nic_.drop_ask(*peer_, *ask_);
     nic_.release_peer(peer_);
   }

@@ -158,6 +158,7 @@ void enter_error(SoftQp& qp, Status reason) noexcept {
   if (qp.rq.srq != nullptr) give_back_shared(qp, GiveBack::kUntouched);
   qp.peer_work.revoke_word = 0;
   qp.peer_work.is_asking = false;
+  abandon_copy(qp);
   qp.failing.flushing = true;
   qp.pending.stall = SoftQp::Stall::kNone;
   list_stalled(qp);
@@ -664,6 +665,17 @@ Ran run_in_chaos(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
   return run(qp, wr, is_inline, entry.sq_index, in_pieces);
 }
 
+/// The head, while the copier moves its bytes. Local regions may have gone since its last turn.
+Ran run_copied(SoftQp& qp, const SendWqe& entry, bool is_inline) noexcept {
+  const ibv_send_wr& wr = entry.wr;
+  if (qp.scq->room() == 0) return stall(qp, SoftQp::Stall::kRoom);
+  if (!check_sges(qp, wr, is_inline, wr.opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_LOCAL_WRITE : 0))
+    return refuse(qp, wr, entry.sq_index, IBV_WC_LOC_PROT_ERR, Status::kLocalAccess);
+  const RemoteQp& remote = *qp.remote.load(std::memory_order_acquire);
+  if (const auto ended = continue_copy(qp, remote, wr, is_inline, entry.sq_index, 0)) return *ended;
+  return run(qp, wr, is_inline, entry.sq_index, true);
+}
+
 /// Continues with the send queue. True if it executed something.
 bool run_pending(SoftQp& qp) noexcept {
   bool any = false;
@@ -672,7 +684,9 @@ bool run_pending(SoftQp& qp) noexcept {
     if ((held & Hold::kByTest) != 0) break;
     const SendWqe& entry = qp.pending.front();
     const bool is_inline = (entry.wr.send_flags & IBV_SEND_INLINE) != 0;
-    const Ran ran = held == 0 ? run(qp, entry.wr, is_inline, entry.sq_index) : run_in_chaos(qp, entry, is_inline);
+    const Ran ran = qp.peer_work.is_copying ? run_copied(qp, entry, is_inline)
+                    : held == 0             ? run(qp, entry.wr, is_inline, entry.sq_index)
+                                            : run_in_chaos(qp, entry, is_inline);
     if (ran == Ran::kStalled) {
       const ibv_wc_status status = given_up(qp);
       if (qp.pending.stall == SoftQp::Stall::kRoom && qp.scq->room() > 0) ask_to_take(qp);
@@ -703,6 +717,7 @@ inline void end_receive(SoftQp& qp) noexcept {
 
 /// Flushes what the error state left, as far as the CQs have room. True when all is flushed.
 bool flush(SoftQp& qp) noexcept {
+  abandon_copy(qp);  // Before its completion says that the memory is free: a control plane enters the error state, too.
   while (!qp.pending.is_empty() && qp.scq->room() > 0) {
     const SendWqe& entry = qp.pending.front();
     // The request that was waiting for the dead peer is the one that failed; the rest is flushed after it.
@@ -1225,24 +1240,45 @@ bool change_directly(ibv_qp* base, ibv_wr_opcode opcode, std::uint64_t operand, 
   return change_word(qp, *peer, opcode, operand, swap, remote, rkey, old);
 }
 
-/// A poll, which returns nothing more once `take` has returned true.
-template <class Take>
-[[gnu::always_inline]] inline int poll_now(SoftCq& cq, int count, ibv_wc* wc, const Take& take) noexcept {
-  const std::uint64_t word = cq.poll_word.load(std::memory_order_relaxed);
+/// Says that the owner is inside a poll, unless the control plane is in its lists. Returns the bits of `control`.
+[[gnu::always_inline]] inline std::uint32_t enter_poll(SoftCq& cq, std::uint64_t word) noexcept {
   // A release, too: a control plane that waits may miss the even word between two polls, and then relies on this one.
   cq.poll_word.store(word + 1, std::memory_order_release);
   fences::poll_before_control();
+  return cq.control.load(std::memory_order_acquire);
+}
+
+/// Called by a poll that finds the control plane in the lists. A poll of an armed queue waits until it has left them:
+/// the owner sleeps if that poll finds nothing, and no bell rings for a message that came before the arming. The
+/// control plane stays for a change of a list, or a millisecond of receiving. Any other poll ends without a look, and
+/// comes again. Returns whether the poll may look; then `word` and `control` are as after enter_poll.
+[[gnu::cold, gnu::noinline]] bool awaits_turn(SoftCq& cq, std::uint64_t& word, std::uint32_t& control) noexcept {
+  while ((control & SoftCq::kExclusive) != 0) {
+    word += 2;
+    cq.poll_word.store(word, std::memory_order_release);
+    if (cq.armed == SoftCq::Armed::kNo) return false;
+    do std::this_thread::yield();
+    while ((cq.control.load(std::memory_order_acquire) & SoftCq::kExclusive) != 0);
+    control = enter_poll(cq, word);
+  }
+  return true;
+}
+
+/// A poll, which returns nothing more once `take` has returned true.
+template <class Take>
+[[gnu::always_inline]] inline int poll_now(SoftCq& cq, int count, ibv_wc* wc, const Take& take) noexcept {
+  std::uint64_t word = cq.poll_word.load(std::memory_order_relaxed);
+  std::uint32_t control = enter_poll(cq, word);
+  if (control != 0) [[unlikely]] {
+    if ((control & SoftCq::kExclusive) != 0 && !awaits_turn(cq, word, control)) return 0;
+    if (control != 0) attend(cq);
+  }
   int got = 0;
-  const std::uint32_t control = cq.control.load(std::memory_order_acquire);
-  if ((control & SoftCq::kExclusive) == 0) [[likely]] {
-    if (control != 0) [[unlikely]]
-      attend(cq);
-    if (!take()) {
-      got = drain(cq, count, wc);
-      if (got == 0 || (got < count && ++cq.busy_polls >= kBusyPolls)) {
-        cq.busy_polls = 0;
-        if (progress(cq)) got += drain(cq, count - got, wc + got);
-      }
+  if (!take()) {
+    got = drain(cq, count, wc);
+    if (got == 0 || (got < count && ++cq.busy_polls >= kBusyPolls)) {
+      cq.busy_polls = 0;
+      if (progress(cq)) got += drain(cq, count - got, wc + got);
     }
   }
   cq.poll_word.store(word + 2, std::memory_order_release);
@@ -1398,7 +1434,7 @@ int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
   // Skips queue pairs whose peers ring already: few of many have had messages since the CQ was last armed.
   if (std::exchange(cq.armed_for, wanted) != wanted) {
     for (SoftQp* qp : cq.members)
-      if (qp->rcq == &cq) tell(*qp, wanted);
+      if (qp->rcq == &cq && qp->state_now() != IBV_QPS_RESET) tell(*qp, wanted);  // Its memory may be changing.
   }
   for (SoftQp* qp : cq.unarmed) {
     tell(*qp, wanted);
@@ -1446,6 +1482,7 @@ bool arm_stalled(SoftCq& cq) noexcept {
     if (qp->chaos != nullptr && qp->pending.stall == SoftQp::Stall::kNone) return true;
     // A peer inside a window tells nobody when it leaves. It takes one copy.
     if (qp->pending.stall == SoftQp::Stall::kRevoke) return true;
+    if (qp->pending.stall == SoftQp::Stall::kService && arm_copy(*qp)) return true;
     if ((qp->watch.wake_flags & Wake::kCredit) != 0) continue;
     set_wake(*qp, qp->watch.wake_flags | Wake::kCredit);
     changed = true;
@@ -1466,7 +1503,7 @@ bool arm_stalled(SoftCq& cq) noexcept {
         qp->tx.has_room(kSegmentBytes, &remote->control->consumer.consumed)) {
       return true;
     }
-    if (qp->pending.stall == SoftQp::Stall::kService && is_served(*qp, *remote)) return true;
+    if (qp->peer_work.is_asking && is_served(*qp, *remote)) return true;
     if (qp->pending.stall == SoftQp::Stall::kPeer && remote->is_ready()) return true;
   }
   return false;

@@ -1,11 +1,28 @@
 // Windows of peers: mapped, checked once, and counted; released when the last QP that uses them releases them.
+#include "nic/soft/copier.hpp"
 #include "nic/soft/path.hpp"
+#include "nic/soft/rendezvous.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
 
 namespace verbena::nic::soft {
 
 namespace {
+
+/// Most bytes of address space that one stranger's memory may take, and that of all strangers of one user: an eighth of
+/// what a process has.
+constexpr std::size_t kMostOfPeer = std::size_t{1} << 41;
+constexpr std::size_t kMostOfUser = std::size_t{1} << 44;
+
+/// Most bytes of small pages that a thread which serves others looks at, to see that they are all there: some 15 ms.
+constexpr std::size_t kMostLookedAt = std::size_t{1} << 30;
+
+/// Larger memory is not faulted in at its import: the time to connect would grow noticeably, and shared memory faults
+/// in 64 KiB around each first touch anyway.
+constexpr std::size_t kPopulateBytes = std::size_t{256} << 20;
 
 /// A key's entry as its owner wrote it: copied once, then checked.
 struct KeyCopy {
@@ -40,6 +57,23 @@ struct KeyCopy {
   return window.memory_id == memory_id && window.length <= length && window.address - iova <= length - window.length;
 }
 
+/// Whether a page of the table of a stranger's keys exists, so that reading the entry makes none. It cannot go again.
+[[nodiscard]] bool has_entry(const Peer& peer, std::uint32_t index) noexcept {
+  if (!peer.is_stranger()) return true;
+  std::uint64_t live = 0;  // Unlike a load, this reads zeros from a hole, and leaves it one.
+  const auto at = static_cast<off_t>(index * sizeof(KeyEntry) + offsetof(KeyEntry, live));
+  return ::pread(peer.key_file.get(), &live, sizeof live, at) == static_cast<ssize_t>(sizeof live) && live != 0;
+}
+
+/// Whether this side only reads through the window. Where the importer does not say, its key does.
+[[nodiscard]] bool is_only_read(const Window& window, std::uint32_t granted) noexcept {
+  return ((window.access != 0 ? window.access : granted) & kRemoteWriters) == 0;
+}
+
+[[nodiscard]] bool may_have_holes(const Peer& peer, const Peer::Memory& memory) noexcept {
+  return !memory.is_whole && peer.is_stranger();
+}
+
 [[nodiscard]] std::unexpected<Error> outside_of_region() noexcept {
   return fail(Status::kOutOfRange, "import_window", 0, "the window is not inside the region that its key names");
 }
@@ -58,8 +92,54 @@ struct KeyCopy {
 
 }  // namespace
 
+Error punchable(const Peer& peer) noexcept {
+  return format_error(
+      Status::kProtocol, "import_window", 0,
+      "memory of the peer (pid {}, uid {}) has holes, or no seal that forbids them: another user's pages "
+      "must all be there, or reading them would cost this process memory",
+      peer.process.pid, peer.process.uid);
+}
+
+namespace {
+/// Returns why the peer's memory does not do for that key and window; nothing if it does.
+[[nodiscard]] std::optional<Error> fault_of(const Peer& peer, const Peer::Memory& memory, const Window& window,
+                                            const KeyCopy& key) noexcept {
+  const std::size_t size = memory.mapping.size();
+  if (key.memory_offset > size || key.length > size - key.memory_offset ||
+      (!memory.writable && (key.access & kRemoteWriters) != 0)) {
+    return format_error(Status::kProtocol, "import_window", 0,
+                        "the peer's key names bytes outside of the memory that it handed over");
+  }
+  if (may_have_holes(peer, memory) && is_only_read(window, key.access)) return punchable(peer);
+  return std::nullopt;
+}
+}  // namespace
+
+/// Maps the memory of a finished answer.
+Result<Mapping> SoftNic::map_memory(const Peer& peer, const Ask& ask) const {
+  const Reply& reply = ask.reply;
+  if (peer.is_stranger()) {
+    std::size_t of_peer = 0, of_user = 0;
+    for (const auto& other : peers_) {
+      if (other->process.uid != peer.process.uid) continue;
+      for (const auto& memory : other->memories) {
+        of_user += memory->mapping.size();
+        if (other.get() == &peer) of_peer += memory->mapping.size();
+      }
+    }
+    if (reply.size > kMostOfPeer - of_peer || reply.size > kMostOfUser - of_user) {
+      return fail(Status::kLimit, "import_window", ENOMEM,
+                  "memory of {} bytes of the peer (pid {}, uid {}): another user's process may have {} bytes mapped "
+                  "here, and all of its user's {}",
+                  reply.size, peer.process.pid, peer.process.uid, kMostOfPeer, kMostOfUser);
+    }
+  }
+  return Mapping::of_peer(ask.received.fds[0].get(), reply.size,
+                          reply.writable != 0 ? Mapping::Mode::kReadWrite : Mapping::Mode::kRead);
+}
+
 /// The peer's memory of that number, mapped; kAgain until the peer has answered.
-Result<Peer::Memory*> SoftNic::memory_of_peer(const SoftQp& qp, Peer& peer, std::uint64_t memory_id, Fresh& fresh) {
+Result<Peer::Memory*> SoftNic::memory_of_peer(const SoftQp& qp, Peer& peer, std::uint64_t memory_id, Rest& rest) {
   const auto with_id = [&](const auto& entry) { return entry->id == memory_id; };
   auto at = std::find_if(peer.memories.begin(), peer.memories.end(), with_id);
   if (at == peer.memories.end()) {
@@ -80,11 +160,14 @@ Result<Peer::Memory*> SoftNic::memory_of_peer(const SoftQp& qp, Peer& peer, std:
   }
   if (!memory.ask->is_over) return not_yet("import_window");
   const Reply reply = memory.ask->reply;
-  const bool writable = reply.writable != 0;
+  const bool can_be_populated = reply.is_populated != 0 && reply.size <= kPopulateBytes;
   std::optional<Error> why = refusal_of(*memory.ask);
+  if (!why && !memory.ask->is_whole && (peer.is_stranger() || can_be_populated)) {
+    rest.unproven = memory.ask;
+    return not_yet("import_window");
+  }
   if (!why) {
-    auto mapping = Mapping::of_peer(memory.ask->received.fds[0].get(), reply.size,
-                                    writable ? Mapping::Mode::kReadWrite : Mapping::Mode::kRead);
+    auto mapping = map_memory(peer, *memory.ask);
     if (!mapping) why = mapping.error();
     if (mapping) memory.mapping = std::move(*mapping);
   }
@@ -92,10 +175,15 @@ Result<Peer::Memory*> SoftNic::memory_of_peer(const SoftQp& qp, Peer& peer, std:
     stop_asking(qp, peer);
     return std::unexpected(*why);
   }
+  memory.is_whole = memory.ask->is_whole.value_or(false);
   memory.ask.reset();
   memory.waiting.clear();
-  memory.writable = writable;
-  if (reply.is_populated != 0) fresh = {memory.mapping.data(), memory.mapping.size(), writable};
+  memory.writable = reply.writable != 0;
+  if (memory.is_whole && can_be_populated) {
+    rest.data = memory.mapping.data();
+    rest.size = memory.mapping.size();
+    rest.writable = memory.writable;
+  }
   return &memory;
 }
 
@@ -109,8 +197,8 @@ void SoftNic::stop_asking(const SoftQp& qp, Peer& peer) noexcept {
   });
 }
 
-/// One attempt; kAgain until the peer has answered. Sets `fresh` to what it has mapped.
-Result<void> SoftNic::try_import(SoftQp& qp, const Window& window, Fresh& fresh) {
+/// One attempt; kAgain until the peer has answered, and while `rest.unproven` is set.
+Result<void> SoftNic::try_import(SoftQp& qp, const Window& window, Rest& rest) {
   if (qp.path.peer == nullptr) {
     return fail(Status::kBadArgument, "import_window", EINVAL, "the queue pair is not in RTR yet: it has no peer");
   }
@@ -127,11 +215,14 @@ Result<void> SoftNic::try_import(SoftQp& qp, const Window& window, Fresh& fresh)
   };
   if (import.rkey.load() == window.rkey && import.live->load(std::memory_order_acquire) == import.word.load()) {
     if (!is_inside(window, import.memory_id, import.iova, import.length)) return outside_of_region();
+    const auto memory = std::ranges::find(peer.memories, import.memory_id, &Peer::Memory::id);
+    if (memory != peer.memories.end() && may_have_holes(peer, **memory) && is_only_read(window, import.access))
+      return std::unexpected(punchable(peer));
     remember();
     return {};
   }
   const KeyEntry& shared = reinterpret_cast<const KeyEntry*>(peer.keys.data())[index];
-  const std::optional<KeyCopy> key = copy_key(shared, window.rkey);
+  const std::optional<KeyCopy> key = has_entry(peer, index) ? copy_key(shared, window.rkey) : std::nullopt;
   if (!key) {
     return fail(Status::kNotFound, "import_window", 0, "the peer has revoked the window's key {:#x}", window.rkey);
   }
@@ -139,16 +230,15 @@ Result<void> SoftNic::try_import(SoftQp& qp, const Window& window, Fresh& fresh)
   const bool is_mapped = key->memory_id != kProcessMemory;
   Peer::Memory* memory = nullptr;
   if (is_mapped) {
-    VERBENA_ASSIGN(memory, memory_of_peer(qp, peer, key->memory_id, fresh));
-    const std::size_t size = memory->mapping.size();
-    if (key->memory_offset > size || key->length > size - key->memory_offset ||
-        (!memory->writable && (key->access & kRemoteWriters) != 0)) {
-      fresh = {};
-      if (memory->uses == 0) std::erase_if(peer.memories, [&](const auto& entry) { return entry.get() == memory; });
-      return fail(Status::kProtocol, "import_window", 0,
-                  "the peer's key names bytes outside of the memory that it handed over");
+    VERBENA_ASSIGN(memory, memory_of_peer(qp, peer, key->memory_id, rest));
+    if (const std::optional<Error> why = fault_of(peer, *memory, window, *key); why) {
+      rest = {};
+      if (memory->uses == 0)
+        forget(peer, std::ranges::find(peer.memories, memory, &std::unique_ptr<Peer::Memory>::get));
+      return std::unexpected(*why);
     }
   }
+  if (!is_mapped) find_copier(peer);
   // Drops a revoked predecessor, which may have been the only user of the memory.
   if (memory != nullptr) ++memory->uses;
   if (import.rkey.load() != 0 && import.word.load() != key->word) drop_import(peer, index);
@@ -175,37 +265,62 @@ Result<void> SoftNic::try_import(SoftQp& qp, const Window& window, Fresh& fresh)
 
 Result<void> SoftNic::import_window(ibv_qp* base, const Window& window, Deadline deadline) {
   auto& qp = *static_cast<SoftQp*>(base);
-  std::unique_lock lock(mutex_);
+  Lock lock(*this);
   for (;;) {
-    Fresh fresh;
-    const Result<void> imported = try_import(qp, window, fresh);
-    const bool is_waiting = !imported && imported.error().status() == Status::kAgain;
-    if (!is_waiting) {
-      lock.unlock();
-      // Faults it in now, not on the data path. Beyond this size the time to connect would grow noticeably, and shared
-      // memory faults in 64 KiB around each first touch anyway. Nobody waits for it: if another thread unmaps the
-      // memory, it fails.
-      constexpr std::size_t kPopulateBytes = std::size_t{256} << 20;
-      if (fresh.data != nullptr && fresh.size <= kPopulateBytes) {
-        ::madvise(fresh.data, fresh.size, fresh.writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    Rest rest;
+    const Result<void> imported = try_import(qp, window, rest);
+    if (rest.unproven != nullptr) {
+      const int fd = rest.unproven->received.fds[0].get();
+      const std::size_t size = rest.unproven->reply.size;
+      const bool is_of_stranger = qp.path.peer->is_stranger();
+      if (is_poll(deadline) && is_of_stranger && size > kMostLookedAt && !is_huge(fd)) {
+        stop_asking(qp, *qp.path.peer);
+        return fail(
+            Status::kLimit, "import_window", 0,
+            "another user's memory of {} bytes of small pages: at most {} are looked at in a thread that serves "
+            "others; use huge pages",
+            size, kMostLookedAt);
       }
+      lock.unlock();
+      const bool is_proven = is_whole(fd, size, is_of_stranger);
+      lock.lock();
+      rest.unproven->is_whole = is_proven;
+      continue;
     }
-    if (!is_waiting || is_poll(deadline)) return imported;
+    const bool is_waiting = !imported && imported.error().status() == Status::kAgain;
+    if (is_poll(deadline)) return imported;  // A thread that must not wait serves others: it faults nothing in.
+    if (!is_waiting) {
+      lock.release();
+      // Faults it in now, not on the data path. Nobody waits for it: if another thread unmaps the memory, it fails.
+      if (rest.data != nullptr) {
+        ::madvise(rest.data, rest.size, rest.writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+      }
+      return imported;
+    }
     if (await_answer(lock, deadline)) continue;
     stop_asking(qp, *qp.path.peer);
     return no_answer(*qp.path.peer);
   }
 }
 
-/// Waits until no QP of this process is inside an access to `peer` that began before the call.
+/// Gives the peer a copier before its first import of memory outside of arenas. Without one its service thread copies.
+void SoftNic::find_copier(Peer& peer) {
+  if (std::exchange(peer.has_outside, true)) return;
+  auto started = Copier::start(peer.process, peer.pidfd ? peer.pidfd.get() : -1, control_);
+  if (started) peer.copier = std::move(*started);
+}
+
+/// Waits until no QP of this process is inside an access to `peer` that began before the call. A copier, which may be
+/// inside for as long as the peer likes, uses nothing of the import.
 void SoftNic::quiesce_own(const Peer& peer) noexcept {
   barrier_this_process();
   for (auto& [number, qp] : qps_) {
     if (qp->path.peer != &peer || qp->own == nullptr) continue;
     const std::uint64_t seen = qp->own->access.word.load(std::memory_order_acquire);
     if (seen % 2 == 0) continue;
-    // Bounded: an access is one copy by a thread of this process.
-    while (qp->own->access.word.load(std::memory_order_acquire) == seen) std::this_thread::yield();
+    const auto is_copier = [&] { return peer.copier != nullptr && peer.copier->is_inside(qp->own->access.word); };
+    // Bounded: an access is one copy by a thread of this process, in memory that is mapped.
+    while (qp->own->access.word.load(std::memory_order_acquire) == seen && !is_copier()) std::this_thread::yield();
   }
 }
 
@@ -217,12 +332,17 @@ void SoftNic::drop_import(Peer& peer, std::uint32_t index) noexcept {
   --objects_.imports;
   const auto at = std::find_if(peer.memories.begin(), peer.memories.end(),
                                [&](const auto& memory) { return memory->id == import.memory_id; });
-  if (at != peer.memories.end() && --(*at)->uses == 0) peer.memories.erase(at);
+  if (at != peer.memories.end() && --(*at)->uses == 0) forget(peer, at);
+}
+
+void SoftNic::forget(Peer& peer, std::vector<std::unique_ptr<Peer::Memory>>::iterator memory) noexcept {
+  free_later(gone_.ended.memories, std::move(*memory));
+  peer.memories.erase(memory);
 }
 
 Result<void> SoftNic::release_window(ibv_qp* base, const Window& window) {
   auto& qp = *static_cast<SoftQp*>(base);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(*this);
   const std::uint32_t index = key_index(window.rkey);
   VERBENA_TRY(take_import(qp.path.imported, index));
   Import& import = qp.path.peer->imports[index];

@@ -138,6 +138,9 @@ struct ServiceBlock {
   std::byte read[kServiceBytes];                 ///< Bytes of `answer`.
 };
 
+/// The largest data ring.
+inline constexpr std::uint32_t kMostDataBytes = 16U << 20;
+
 /// Geometry of a QP's shared memory, as its owner gives it in the offer. Checked against the file's size.
 struct QpGeometry {
   std::uint32_t receive_entries = 0;  ///< Power of two: the ring of lengths of posted receives.
@@ -162,7 +165,7 @@ struct QpGeometry {
       return n >= least && n <= most && (n & (n - 1)) == 0;
     };
     return power(receive_entries, 1, 1U << 16) && power(slots, 2, 1U << 17) &&
-           power(data_bytes, 4 * kSegmentBytes, 1U << 30) && start % slots == 0;
+           power(data_bytes, 4 * kSegmentBytes, kMostDataBytes) && start % slots == 0;
   }
 };
 

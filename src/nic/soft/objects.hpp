@@ -7,6 +7,8 @@
 #include "nic/soft/ring.hpp"
 #include "nic/soft/system.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -21,12 +23,11 @@
 namespace verbena::nic::soft {
 
 /// How often a queue pair has imported each of its peer's keys, sorted by the key's index. The first kReserved keys
-/// allocate nothing: a store's client imports its leases when it first puts values into them.
+/// allocate nothing: a peer may tell windows while both sides work.
 class ImportCounts {
  public:
   using Entry = std::pair<std::uint32_t, std::uint32_t>;  // Index and count.
-  /// For such a client at one worker: 64 leases, the index and the cells.
-  static constexpr std::size_t kReserved = 66;
+  static constexpr std::size_t kReserved = 64;
 
   void reserve() { entries_.reserve(kReserved); }
   void add(std::uint32_t index) {
@@ -59,6 +60,7 @@ struct SoftQp;
 struct SoftSrq;
 struct SoftMw;
 class SoftNic;
+class Copier;
 
 [[nodiscard]] inline bool same(const ibv_gid& a, const ibv_gid& b) noexcept {
   return std::memcmp(&a, &b, sizeof a) == 0;
@@ -121,6 +123,16 @@ class Handout {
   std::size_t count_ = 0;
 };
 
+/// Adds it to things to free later; without memory for that, it is freed now.
+template <class T>
+void free_later(std::vector<std::unique_ptr<T>>& list, std::unique_ptr<T> ended) noexcept {
+  try {
+    list.push_back(std::move(ended));
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+}
+
 /// One request to a peer's NIC. A queue of its conversation holds it until it is over; the caller that asks shares it.
 struct Ask {
   Request request;
@@ -131,6 +143,7 @@ struct Ask {
   Reply reply;
   Fds received;
   std::optional<Error> failure;
+  std::optional<bool> is_whole;  // Whether the memory of the answer is; nothing until somebody has looked.
 };
 
 /// A process that this NIC talks to, found by its GID. The QPs that are connected or connecting to it share it.
@@ -139,6 +152,8 @@ struct Peer {
   LazyTable<Import> imports;  // By key index.
   std::atomic<bool> dead{false};
   std::atomic<bool> denies_copies{false};  // The kernel refuses process_vm_readv and writev: its service thread copies.
+  // Set before the first import of memory outside of arenas. Null: there is none, and the service thread copies.
+  std::shared_ptr<Copier> copier;
   // Control plane, under the NIC's mutex.
   enum class State : std::uint8_t {
     kConnecting,  // Its listener's backlog is full.
@@ -155,10 +170,12 @@ struct Peer {
   std::deque<std::shared_ptr<Ask>> sent;
   std::deque<std::shared_ptr<Ask>> unsent;
   Error failure;                    // Why it is dead.
+  bool was_late = false;            // It has stayed inside memory past a deadline: nobody waits for it again.
   std::uint32_t users = 0;          // QPs that are connected or connecting to it.
   std::uint64_t socket_source = 0;  // Number in the control thread's epoll; 0: not, or no longer, in it.
   std::uint64_t pidfd_source = 0;
   Mapping keys;   // Its KeyEntry table.
+  Fd key_file;    // The same, of a stranger.
   Mapping ready;  // Its ready set; empty for a foreign user.
   struct Memory {
     std::uint64_t id = 0;
@@ -166,10 +183,20 @@ struct Peer {
     std::shared_ptr<Ask> ask;
     std::vector<const SoftQp*> waiting;  // QPs that wait for the answer.
     bool writable = false;
+    bool is_whole = false;  // All its pages exist; those of a stranger for good.
     std::uint32_t uses = 0;
   };
   std::vector<std::unique_ptr<Memory>> memories;
   std::uint32_t key_entries = 0;
+  bool has_outside = false;  // Whether a copier was asked for.
+
+  Peer() = default;
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+  ~Peer();  // Ends the copier.
+
+  /// This process reads no hole in a stranger's memfd: the read would make the page, at this process's expense.
+  [[nodiscard]] bool is_stranger() const noexcept { return nic::is_stranger(process.uid); }
 };
 
 /// State of a QP between INIT and RTR, from the first call of modify_qp to the one that succeeds or fails.
@@ -179,6 +206,7 @@ struct Approach {
   std::uint8_t min_rnr_timer = 0;
   Peer* peer = nullptr;        // Counted; from the offer on the QP owns this use.
   std::shared_ptr<Ask> offer;  // Null until the peer is known.
+  bool has_pages = false;      // All of the QP's memory is there.
   [[nodiscard]] bool leads_to(const ibv_gid& to_gid, std::uint32_t to_qp, std::uint8_t timer) const noexcept {
     return same(gid, to_gid) && qp_num == to_qp && min_rnr_timer == timer;
   }
@@ -388,7 +416,7 @@ struct SoftQp : ibv_qp {
   } sq;
   /// What the head waits for. kAnswer: receives of a shared queue; it counts no retries until the peer has said that it
   /// has none.
-  /// kRevoke: the peer to leave a window that is being invalidated. kService: the peer's service thread.
+  /// kRevoke: the peer to leave a window that is being invalidated. kService: the peer's service thread, or the copier.
   enum class Stall : std::uint8_t { kNone, kRnr, kAnswer, kPeer, kRoom, kRevoke, kService };
   /// Requests that could not be executed at once, and why the head waits.
   struct Pending {
@@ -415,6 +443,7 @@ struct SoftQp : ibv_qp {
     std::uint64_t served_bytes = 0;  // Bytes of the head that finished requests have moved.
     bool is_asking = false;          // A request is under way.
     bool is_ask_sent = false;        // The peer knows of it.
+    bool is_copying = false;         // The head has the peer's copier.
     /// True from when the head begins to wait for kRevoke until it is complete; a failure leaves it set. For the
     /// control plane.
     std::atomic<bool> is_revoking{false};
@@ -480,7 +509,7 @@ struct SoftQp : ibv_qp {
     std::uint64_t* ring_ends = nullptr;  // One of the arrays: that of `tx`.
     QpGeometry geometry;
     Fd memory;  // Kept until the peer has it.
-    Mapping mapping;
+    std::shared_ptr<const Mapping> mapping;
   } storage;
   /// The path to the peer; kept until RESET.
   struct Path {
@@ -509,7 +538,7 @@ struct SoftQp : ibv_qp {
   }
   void tell_readiness(Readiness readiness) noexcept { own->rare.readiness.store(readiness, std::memory_order_release); }
 };
-static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 704);
+static_assert(sizeof(SoftQp) - sizeof(ibv_qp) == 696);
 inline constexpr std::size_t kMaxOffers = 4;
 
 }  // namespace verbena::nic::soft

@@ -1,22 +1,25 @@
 // Access to memory of peers that is in no arena, and so is not mapped here.
 //
-// READ and WRITE go through process_vm_readv and process_vm_writev, while the QP's access word is odd, as for any other
-// access. Where the kernel refuses those (yama, seccomp, another user), and for atomics, which must be the target's own
-// instructions, the target's service thread does the work: its control thread, which sleeps until a peer's message
-// comes. The initiator's shared memory has the request and the bytes of a WRITE, the target's has the answer and the
-// bytes of a READ (ServiceBlock): only its owner writes each. The target then checks key, range and rights under the
-// mutex that dereg_mr takes. An initiator that is gone leaves nothing to wait for; a target that is gone, or does not
-// answer within the QP's retries, fails the work request.
+// READ and WRITE go through process_vm_readv and process_vm_writev, by a thread of their own (copier.hpp), while the
+// QP's access word is odd, as for any other access. Where the kernel refuses those (yama, seccomp, another user) or
+// that thread is stuck, and for atomics, which must be the target's own instructions, the target's service thread does
+// the work: its control thread, which sleeps until a peer's message comes. The initiator's shared memory has the
+// request and the bytes of a WRITE, the target's has the answer and the bytes of a READ (ServiceBlock): only its owner
+// writes each. The target then checks key, range and rights under the mutex that dereg_mr takes. An initiator that is
+// gone leaves nothing to wait for; a target that is gone, or does not answer within the QP's retries, fails the work
+// request.
+#include "base/ticks.hpp"
+#include "nic/soft/copier.hpp"
 #include "nic/soft/path.hpp"
-
-#include <sys/uio.h>
-
-#include <array>
-#include <cerrno>
 
 namespace verbena::nic::soft {
 
 namespace {
+
+using namespace std::chrono_literals;
+
+/// A post waits so long for the copier, as copies take that are not long.
+constexpr auto kPatience = 20us;
 
 [[nodiscard]] ServiceOp operation_of(ibv_wr_opcode opcode) noexcept {
   switch (opcode) {
@@ -43,6 +46,11 @@ struct Target {
   std::uint64_t length = 0;
 };
 
+[[nodiscard]] Target target_of(const ibv_send_wr& wr) noexcept {
+  if (is_atomic(operation_of(wr.opcode))) return {wr.wr.atomic.remote_addr, wr.wr.atomic.rkey, 8};
+  return {wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, total_length(wr)};
+}
+
 /// Like remote_address, for an import that is not mapped: the address in the peer's process, or nothing.
 [[nodiscard]] std::optional<std::uint64_t> outside_address(const RemoteQp& remote, const Target& target,
                                                            std::uint32_t needed) noexcept {
@@ -58,41 +66,41 @@ struct Target {
   return reinterpret_cast<std::uint64_t>(key.base) + offset;
 }
 
-enum class Copied : std::uint8_t { kAll, kDenied, kFault, kGone };
-
-/// One READ or WRITE by the kernel. Continues partial transfers where they ended, until the kernel moves nothing more.
-Copied copy_by_kernel(const SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
-                      std::uint64_t there) noexcept {
+/// Gives the copier, which this QP holds, its READ or WRITE. False: the peer would refuse it.
+bool begin_copy(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline, Copier& copier) noexcept {
   const bool is_read = wr.opcode == IBV_WR_RDMA_READ;
-  std::uint64_t done = 0;
-  const std::uint64_t length = total_length(wr);
-  while (done < length) {
-    std::array<iovec, kMaxSge> local{};
-    std::size_t parts = 0;
-    const auto add = [&](const ibv_sge& sge, std::uint64_t offset, std::size_t bytes) {
-      std::byte* const at = sge_address(qp, sge, is_inline, 0);
-      if (at != nullptr) local[parts++] = {at + offset, bytes};
-      return at != nullptr;
-    };
-    if (!for_parts(sges_of(wr), done, length - done, add)) return Copied::kFault;  // Deregistered since the check.
-    const iovec far{reinterpret_cast<void*>(there + done), length - done};
-    const pid_t pid = remote.peer->process.pid;  // From the kernel, by SO_PEERCRED.
-    // The number may be reused once the peer's process is gone, but not between this check and the copy.
-    if (remote.peer->pidfd && is_signalled(remote.peer->pidfd.get())) return Copied::kGone;
-    ++thread_counters.copies;
-    const ssize_t moved = is_read ? ::process_vm_readv(pid, local.data(), parts, &far, 1, 0)
-                                  : ::process_vm_writev(pid, local.data(), parts, &far, 1, 0);
-    if (moved > 0) {
-      done += static_cast<std::uint64_t>(moved);
-    } else if (moved == 0 || errno == EFAULT) {
-      return Copied::kFault;
-    } else if (errno == ESRCH) {
-      return Copied::kGone;
-    } else if (errno != EINTR) {
-      return Copied::kDenied;
-    }
+  const Target target = target_of(wr);
+  PeerWord<std::uint64_t>& word = qp.own->access.word;
+  word.store(++qp.access_count, std::memory_order_release);  // As an AccessGuard.
+  fences::access_before_key();
+  const std::uint64_t even = ++qp.access_count;
+  const auto there = outside_address(remote, target, is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
+  Copier::Job& job = copier.job();
+  job.count = 0;
+  const auto add = [&](const ibv_sge& sge) {
+    const std::byte* const at = sge_address(qp, sge, false, 0);
+    job.parts[job.count++] = {.addr = reinterpret_cast<std::uint64_t>(at), .length = sge.length, .lkey = sge.lkey};
+    return at != nullptr;
+  };
+  if (is_inline) {
+    gather(qp, wr, true, 0, copier.inline_data(), target.length);
+    job.count = 1;
+    job.parts[0] = {.addr = reinterpret_cast<std::uint64_t>(copier.inline_data()),
+                    .length = static_cast<std::uint32_t>(target.length),
+                    .lkey = 0};
   }
-  return Copied::kAll;
+  // A region may have been deregistered since the check.
+  if (!there || (!is_inline && !std::ranges::all_of(sges_of(wr), add))) {
+    word.store(even, std::memory_order_release);
+    return false;
+  }
+  job.there = *there;
+  job.length = target.length;
+  job.word.store(&word, std::memory_order_release);  // The import is read: see quiesce_own.
+  job.even = even;
+  job.is_read = is_read;
+  copier.post();
+  return true;
 }
 
 /// Writes the next request, or again the one that the socket did not take, and tells the peer.
@@ -132,23 +140,60 @@ bool is_served(const SoftQp& qp, const RemoteQp& remote) noexcept {
   return remote.service->answer.number.load(std::memory_order_acquire) == qp.peer_work.asked;
 }
 
+std::optional<Ran> continue_copy(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
+                                 std::uint64_t sq_index, std::uint64_t patience) noexcept {
+  Copier& copier = *qp.path.peer->copier;
+  for (const std::uint64_t start = ticks_now(); !copier.is_done();) {
+    copier.look_again();
+    if (copier.is_done() || ticks_now() - start < patience) continue;
+    copier.hurry();
+    // Each piece is progress, so the peer's time begins again.
+    if (copier.has_progress()) qp.pending.stall = SoftQp::Stall::kNone;
+    return stall(qp, SoftQp::Stall::kService);
+  }
+  const Copied copied = copier.outcome();
+  qp.peer_work.is_copying = false;
+  copier.release();
+  switch (copied) {
+    case Copied::kAll: return std::nullopt;
+    case Copied::kFault: return refuse_remote(qp, remote, wr, sq_index);
+    case Copied::kGone: return stall(qp, SoftQp::Stall::kPeer);  // The news of its end comes soon.
+    case Copied::kDenied: break;
+  }
+  remote.peer->denies_copies.store(true, std::memory_order_relaxed);
+  return run_outside(qp, remote, wr, is_inline, sq_index, nullptr);
+}
+
+void abandon_copy(SoftQp& qp) noexcept {
+  if (std::exchange(qp.peer_work.is_copying, false)) qp.path.peer->copier->abandon(qp.storage.mapping);
+}
+
+bool arm_copy(SoftQp& qp) noexcept {
+  // Who waits for another queue pair's turn to end polls: that one is done soon, or stuck.
+  return qp.peer_work.is_copying ? qp.path.peer->copier->arm(qp) : !qp.peer_work.is_asking;
+}
+
 std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
                                std::uint64_t sq_index, std::uint64_t* old) noexcept {
-  const Target target = old != nullptr ? Target{wr.wr.atomic.remote_addr, wr.wr.atomic.rkey, 8}
-                                       : Target{wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, total_length(wr)};
+  const Target target = target_of(wr);
   if (!qp.peer_work.is_asking && qp.peer_work.served_bytes == 0) {
-    const AccessGuard guard(qp);
-    const auto there = outside_address(remote, target, rights_for(operation_of(wr.opcode)));
-    if (!there) return refuse_remote(qp, remote, wr, sq_index);
-    if (old == nullptr && !remote.peer->denies_copies.load(std::memory_order_relaxed)) {
-      const CopyByNic copy(wr.opcode == IBV_WR_RDMA_READ);  // A system call is no fence.
-      switch (copy_by_kernel(qp, remote, wr, is_inline, *there)) {
-        case Copied::kAll: return std::nullopt;
-        case Copied::kFault: return refuse_remote(qp, remote, wr, sq_index);
-        case Copied::kGone: return stall(qp, SoftQp::Stall::kPeer);  // The news of its end comes soon.
-        case Copied::kDenied: remote.peer->denies_copies.store(true, std::memory_order_relaxed); break;
+    Copier* const copier = remote.peer->copier.get();
+    if (old == nullptr && copier != nullptr && !remote.peer->denies_copies.load(std::memory_order_relaxed)) {
+      if (copier->claim()) {
+        qp.peer_work.is_copying = begin_copy(qp, remote, wr, is_inline, *copier);
+        if (qp.peer_work.is_copying) return continue_copy(qp, remote, wr, is_inline, sq_index, ticks_in(kPatience));
+        copier->release();
+        return refuse_remote(qp, remote, wr, sq_index);
+      }
+      if (!copier->is_stuck()) {
+        // Another queue pair has it. While that one makes progress, this one's time does not begin.
+        qp.pending.stall = SoftQp::Stall::kNone;
+        return stall(qp, SoftQp::Stall::kService);
       }
     }
+    const AccessGuard guard(qp);
+    if (!outside_address(remote, target, rights_for(operation_of(wr.opcode))))
+      return refuse_remote(qp, remote, wr, sq_index);
   }
   if (!qp.peer_work.is_asking || !is_served(qp, remote)) {
     ask_service(qp, remote, wr, is_inline, target);
@@ -210,13 +255,14 @@ std::byte* SoftNic::address_for_peer(const SoftQp& qp, const ServiceTask& ask, s
   return reinterpret_cast<std::byte*>(entry.memory_offset.load(kRelaxed) + offset);
 }
 
-void SoftNic::serve_outside(SoftQp& qp) noexcept {
+/// Returns whether there was a request.
+bool SoftNic::serve_outside(SoftQp& qp) noexcept {
   RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
-  if (remote == nullptr || qp.state_now() == IBV_QPS_ERR) return;
+  if (remote == nullptr || qp.state_now() == IBV_QPS_ERR) return false;
   const ServiceBlock& theirs = *remote->service;
   ServiceBlock& own = *qp.service;
   const std::uint64_t number = theirs.ask.number.load(std::memory_order_acquire);
-  if (number == remote->served) return;
+  if (number == remote->served) return false;
   remote->served = number;
   const ServiceTask ask = theirs.ask.read();  // A private copy: the peer can write the shared one at any time.
   const bool on_word = is_atomic(ask.op);
@@ -247,6 +293,7 @@ void SoftNic::serve_outside(SoftQp& qp) noexcept {
   }
   own.answer.number.store(number, std::memory_order_release);
   ring_credit(*remote);
+  return true;
 }
 
 }  // namespace verbena::nic::soft

@@ -54,6 +54,8 @@ class CopyByNic {
 
 inline constexpr std::uint32_t kMaxQpWr = 16384;
 inline constexpr std::uint32_t kMaxSge = 16;
+/// Large enough that an eager message of the message layer needs no staging copy.
+inline constexpr std::uint32_t kMaxInline = 8192;
 inline constexpr std::uint32_t kMaxMessage = 1U << 30;
 inline constexpr std::uint32_t kMaxSrqs = 1024;
 /// Import::access has the rights shifted by this for memory that is not mapped here, so that the common path finds
@@ -362,6 +364,14 @@ Ran refuse_remote(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, std
 [[nodiscard]] std::optional<Ran> run_outside(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr, bool is_inline,
                                              std::uint64_t sq_index, std::uint64_t* old) noexcept;
 [[nodiscard]] bool is_outside(const RemoteQp& remote, std::uint32_t rkey) noexcept;
+/// The READ or WRITE that the peer's copier has, for which this waits so many ticks. Returns as run_outside.
+[[nodiscard]] std::optional<Ran> continue_copy(SoftQp& qp, const RemoteQp& remote, const ibv_send_wr& wr,
+                                               bool is_inline, std::uint64_t sq_index, std::uint64_t patience) noexcept;
+/// Leaves the copier alone with what it has of this QP, if anything. Waits for no peer, and at most for one step of the
+/// copier in the user's memory. \thread owner of the QP, or control
+void abandon_copy(SoftQp& qp) noexcept;
+/// For a head that waits for kService: whether it can go on already, or nobody would wake it. Else the copier will.
+[[nodiscard]] bool arm_copy(SoftQp& qp) noexcept;
 /// Whether the peer's service thread has answered.
 [[nodiscard]] bool is_served(const SoftQp& qp, const RemoteQp& remote) noexcept;
 

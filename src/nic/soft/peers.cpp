@@ -27,8 +27,6 @@ namespace {
 /// Most requests on one socket. This limits the descriptors in flight to a peer that does not answer, which the kernel
 /// counts for each user.
 constexpr std::size_t kMostAsked = 16;
-/// Time between two tries of work for which the kernel gives no event.
-constexpr long kRetryNs = 5'000'000;
 
 /// Why nobody answers to a GID of this host: the process is gone, or is in another network namespace, which has its own
 /// abstract sockets.
@@ -170,6 +168,10 @@ Result<void> SoftNic::introduce(Peer& peer, Ask& hello) {
   VERBENA_ASSIGN(peer.imports, LazyTable<Import>::create(reply.key_entries));
   VERBENA_ASSIGN(peer.keys, Mapping::of_peer(hello.received.fds[0].get(), reply.key_entries * sizeof(KeyEntry),
                                              Mapping::Mode::kRead));
+  if (peer.is_stranger()) {
+    if (!is_kept(hello.received.fds[0].get())) return std::unexpected(punchable(peer));
+    peer.key_file = std::move(hello.received.fds[0]);
+  }
   if (hello.received.count > 1) {
     if (reply.size == 0 || reply.size > (1U << 24)) {
       return fail(Status::kProtocol, "recvmsg", 0, "impossible ready set");
@@ -226,7 +228,8 @@ void SoftNic::take_answers(Peer& peer) noexcept {
     if (is_late()) break;
     Reply reply;
     Fds received;
-    const ssize_t got = receive_message(peer.socket.get(), std::as_writable_bytes(std::span(&reply, 1)), received);
+    const ssize_t got =
+        receive_message(peer.socket.get(), std::as_writable_bytes(std::span(&reply, 1)), received, peer.process.uid);
     if (got < 0 && errno == EAGAIN) break;
     if (got <= 0) return lose_peer(peer, hung_up(peer, got == 0 ? 0 : errno));
     if (is_cut()) return lose_peer(peer, hung_up(peer, EBADMSG));
@@ -258,16 +261,17 @@ void SoftNic::drop_ask(Peer& peer, const Ask& ask) noexcept {
   std::erase_if(peer.unsent, [&](const auto& entry) { return entry.get() == &ask; });
 }
 
-void SoftNic::retry_later() noexcept {
+void SoftNic::retry_later(std::chrono::nanoseconds pause) noexcept {
   if (std::exchange(retry_.is_set, true)) return;
   itimerspec when{};
-  when.it_value.tv_nsec = kRetryNs;
+  when.it_value.tv_nsec = pause.count();
   ::timerfd_settime(retry_.timer.get(), 0, &when, nullptr);
 }
 
 void SoftNic::retry() noexcept {
   drain_eventfd(retry_.timer.get());  // A timer is read like an eventfd.
   retry_.is_set = false;
+  resume_incoming();
   for (const auto& peer : peers_) {
     if (peer->dead.load()) continue;
     if (peer->state != Peer::State::kConnecting) {
@@ -330,7 +334,9 @@ void SoftNic::lose_peer(Peer& peer, const Error& why) noexcept {
 void SoftNic::release_peer(Peer* peer) noexcept {
   if (--peer->users != 0) return;
   unwatch(*peer);
-  std::erase_if(peers_, [&](const auto& entry) { return entry.get() == peer; });
+  const auto at = std::ranges::find(peers_, peer, &std::unique_ptr<Peer>::get);
+  free_later(gone_.ended.peers, std::move(*at));
+  peers_.erase(at);
 }
 
 }  // namespace verbena::nic::soft

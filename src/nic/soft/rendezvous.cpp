@@ -6,6 +6,7 @@
 #include "nic/soft/soft_nic.hpp"
 
 #include "base/check.hpp"
+#include "base/clock.hpp"
 #include "base/hash.hpp"
 #include "base/random.hpp"
 #include "host/thread.hpp"
@@ -39,6 +40,15 @@ constexpr std::size_t kMaxOfOneStranger = 256;
     length = static_cast<std::size_t>(std::max<ssize_t>(::read(file.get(), id, sizeof id), 0));
   }
   return static_cast<std::uint32_t>(hash64(std::as_bytes(std::span(id, length))));
+}
+
+/// A process in a PID namespace that this one cannot see.
+constexpr Asker kUnknown{};
+
+/// Whose share a process uses; nothing for this one.
+[[nodiscard]] std::optional<Asker> asker_of(const PeerProcess& process) noexcept {
+  if (process.pid == ::getpid()) return std::nullopt;
+  return Asker{process.uid, process.uid == ::geteuid() ? process.pid : 0};
 }
 
 }  // namespace
@@ -89,6 +99,19 @@ std::uint64_t SoftNic::add_source(int fd, std::uint32_t events, Source source) {
   return id;
 }
 
+/// Watches a source for requests, or leaves it alone: then the kernel tells a hang-up, and that at most once.
+void SoftNic::watch_source(std::uint64_t id, int fd, bool wanted) noexcept {
+  epoll_event event{};
+  event.events = wanted ? EPOLLIN : EPOLLONESHOT;
+  event.data.u64 = id;
+  ::epoll_ctl(sources_.epoll.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void SoftNic::pause_listener(bool wanted) noexcept {
+  if (std::exchange(listener_.is_paused, wanted) == wanted) return;
+  watch_source(listener_.source, listener_.socket.get(), !wanted);
+}
+
 void SoftNic::drop_source(std::uint64_t id, int fd) noexcept {
   ::epoll_ctl(sources_.epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
   sources_.by_id.erase(id);
@@ -115,8 +138,8 @@ Result<void> SoftNic::open_rendezvous() {
       ::listen(listener_.socket.get(), 1024) != 0) {
     return fail_system("bind", errno, "opening the soft NIC's rendezvous socket");
   }
-  if (add_source(listener_.socket.get(), EPOLLIN, {Source::Kind::kListener}) == 0 ||
-      add_source(sources_.stop.get(), EPOLLIN, {Source::Kind::kStop}) == 0 ||
+  listener_.source = add_source(listener_.socket.get(), EPOLLIN, {Source::Kind::kListener});
+  if (listener_.source == 0 || add_source(sources_.stop.get(), EPOLLIN, {Source::Kind::kStop}) == 0 ||
       add_source(sources_.stir.get(), EPOLLIN, {Source::Kind::kStir}) == 0 ||
       add_source(retry_.timer.get(), EPOLLIN, {Source::Kind::kRetry}) == 0) {
     return fail_system("epoll_ctl", errno, "opening the soft NIC");
@@ -141,7 +164,7 @@ void SoftNic::control_loop() noexcept {
     epoll_event event{};
     // Sleeps until a peer comes, goes or asks, or the NIC closes: the stop event is among the sources.
     if (::epoll_wait(sources_.epoll.get(), &event, 1, -1) != 1) continue;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     // A copy: the struct is packed, and a reference to its member would be misaligned.
     const std::uint64_t id = event.data.u64;
     const auto at = sources_.by_id.find(id);
@@ -164,6 +187,7 @@ void SoftNic::control_loop() noexcept {
         break;
       case Source::Kind::kPeerPidfd: lose_peer(*source.peer, hung_up(*source.peer, 0)); break;
     }
+    if (source.peer != nullptr && source.peer->dead.load()) forget_departed();
   }
 }
 
@@ -192,28 +216,39 @@ bool SoftNic::evict_ungreeted() noexcept {
 
 void SoftNic::accept_incoming() noexcept {
   if (is_late()) return;
+  const std::uint64_t before = processor_ticks();
   Fd socket(::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno != EMFILE && errno != ENFILE) return;
     // There is no descriptor to accept with: close one that has not greeted, or the listener would spin.
     if (evict_ungreeted()) return;
     // All descriptors serve well-behaved peers: stop listening until one of them leaves.
-    epoll_event none{};
-    ::epoll_ctl(sources_.epoll.get(), EPOLL_CTL_DEL, listener_.socket.get(), &none);
-    listener_.is_paused = true;
+    pause_listener(true);
     return;
   }
   const auto who = credentials(socket.get());
-  if (!who) return;
+  const std::optional<Asker> asker = who ? asker_of(*who) : kUnknown;
+  if (who) take_incoming(std::move(socket), *who, asker);
+  if (!asker) return;
+  const std::uint64_t now = ticks_now();
+  listener_.connections.charge(*asker, processor_ticks() - before, now);
+  if (!listener_.connections.is_used_up(*asker, now)) return;
+  // The kernel does not say who comes next, so all wait; none is lost in the backlog.
+  pause_listener(true);
+  retry_later(Shares::kPause);
+}
+
+/// Adds a connection, which may cost one that has not greeted its place.
+void SoftNic::take_incoming(Fd socket, const PeerProcess& who, const std::optional<Asker>& asker) noexcept {
   const auto count = [this](const auto& is_counted) {
     return static_cast<std::size_t>(std::ranges::count_if(listener_.incoming | std::views::values, is_counted));
   };
   if (count([](const Incoming& one) { return !one.greeted; }) >= kMaxUngreeted) (void)evict_ungreeted();
-  if (who->uid != ::geteuid()) {
-    const std::size_t same_user = count([&](const Incoming& one) { return one.process.uid == who->uid; });
+  if (who.uid != ::geteuid()) {
+    const std::size_t same_user = count([&](const Incoming& one) { return one.process.uid == who.uid; });
     if (same_user >= std::clamp<std::size_t>(limits_.max_qp / 2, 4, kMaxOfOneStranger)) {
       const auto oldest = std::ranges::find_if(listener_.incoming, [&](const auto& entry) {
-        return !entry.second.greeted && entry.second.process.uid == who->uid;
+        return !entry.second.greeted && entry.second.process.uid == who.uid;
       });
       if (oldest == listener_.incoming.end()) return;
       drop_incoming(oldest);
@@ -222,24 +257,94 @@ void SoftNic::accept_incoming() noexcept {
   if (listener_.incoming.size() >= std::size_t{2} * limits_.max_qp) return;
   const int fd = socket.get();
   const std::uint64_t id = add_source(fd, EPOLLIN, {Source::Kind::kIncoming});
-  if (id != 0) listener_.incoming.emplace(id, Incoming{std::move(socket), *who, false});
+  if (id != 0) listener_.incoming.emplace(id, Incoming{std::move(socket), who, asker});
 }
 
+/// Serves one request, unless the peer has used up its share: then it stays in the socket, which fills, so that the
+/// peer itself has to wait, and costs nothing more until resume_incoming.
 void SoftNic::serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
-  if (is_late()) return;  // The kernel reports it again.
+  if (is_late()) return;              // The kernel reports it again.
+  if (at->second.is_put_off) return;  // It has hung up, which resume_incoming finds.
+  const std::optional<Asker> asker = at->second.asker;
+  if (!asker) {
+    (void)serve_now(at);
+    return;
+  }
+  Served served = Served::kInVain;
+  const std::uint64_t before = processor_ticks();
+  const std::uint64_t now = ticks_now();
+  if (listener_.requests.is_used_up(*asker, now)) {
+    put_off(at->first, at->second, true);
+    retry_later(Shares::kPause);
+  } else {
+    served = serve_now(at);
+    if (served != Served::kGone) ring_if_read(at->second);
+  }
+  listener_.requests.charge(*asker, processor_ticks() - before, ticks_now(), served == Served::kInVain);
+}
+
+void SoftNic::put_off(std::uint64_t id, Incoming& incoming, bool wanted) noexcept {
+  incoming.is_put_off = wanted;
+  incoming.may_lack_wakes |= wanted;
+  watch_source(id, incoming.socket.get(), !wanted);
+}
+
+/// Goes on with connections whose peers have a share again. They pay for this, too: a peer may have many of them.
+void SoftNic::resume_incoming() noexcept {
+  pause_listener(false);
+  for (auto& [id, incoming] : listener_.incoming) {
+    if (!incoming.is_put_off) continue;
+    const std::uint64_t before = processor_ticks();
+    const std::uint64_t now = ticks_now();
+    if (listener_.requests.is_used_up(*incoming.asker, now)) {
+      retry_later(Shares::kPause);
+      continue;
+    }
+    put_off(id, incoming, false);
+    listener_.requests.charge(*incoming.asker, processor_ticks() - before, now);
+  }
+}
+
+/// Once a peer that was put off has no more requests: makes up for wakes that its full socket did not take.
+void SoftNic::ring_if_read(Incoming& incoming) noexcept {
+  if (!incoming.may_lack_wakes) return;
+  std::byte next{};
+  if (::recv(incoming.socket.get(), &next, sizeof next, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN) return;
+  incoming.may_lack_wakes = false;
+  for (const auto& [number, qp] : qps_) {
+    if (qp->path.peer != nullptr && qp->path.peer->process == incoming.process) ring_bells(*qp);
+  }
+}
+
+Shares::Use SoftNic::use_of(const PeerProcess& process) const {
+  const std::lock_guard lock(mutex_);
+  const std::optional<Asker> asker = asker_of(process);
+  if (!asker) return {};
+  Shares::Use use = listener_.requests.use_of(*asker);
+  const Shares::Use connecting = listener_.connections.use_of(*asker);
+  use.ticks += connecting.ticks;
+  use.put_off += connecting.put_off;
+  return use;
+}
+
+SoftNic::Served SoftNic::serve_now(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
   Incoming& incoming = at->second;
   std::array<std::byte, kMaxRequestBytes> message;
   Request request;
   Fds fds;
-  const ssize_t got = receive_message(incoming.socket.get(), message, fds);
-  if (got < 0 && errno == EAGAIN) return;
+  const uid_t user = incoming.process.uid;
+  const ssize_t got =
+      receive_message(incoming.socket.get(), message, fds, allowed(user) ? std::optional(user) : std::nullopt);
+  if (got < 0 && errno == EAGAIN) return Served::kInVain;
   if (got >= static_cast<ssize_t>(sizeof request)) std::memcpy(&request, message.data(), sizeof request);
   if (got == static_cast<ssize_t>(sizeof request) + request.attested_bytes && !is_cut()) {
     const auto attested = std::span(message).subspan(sizeof request, request.attested_bytes);
     const bool is_quiet =
         request.type == RequestType::kWake || request.type == RequestType::kServe || request.type == RequestType::kTake;
-    if (is_quiet && attested.empty() && request.magic == kMagic && incoming.greeted)
-      return serve_quietly(incoming, request);
+    if (is_quiet && attested.empty() && request.magic == kMagic && incoming.greeted) {
+      return serve_quietly(incoming, request) ? Served::kDone : Served::kInVain;
+    }
+    const bool is_again = incoming.greeted && request.type == RequestType::kHello;
     Reply reply;
     Handout out;
     reply.gid = gid_;
@@ -247,24 +352,36 @@ void SoftNic::serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept {
     // A well-behaved peer takes its answer at once.
     if (send_message(incoming.socket.get(), std::as_bytes(std::span(&reply, 1)), out.given()) &&
         reply.answer != Answer::kNotAllowed && reply.answer != Answer::kVersion && reply.answer != Answer::kBad)
-      return;
+      return is_again ? Served::kInVain : Served::kDone;
   }
   drop_incoming(at);
-  if (listener_.is_paused) {
-    listener_.is_paused = false;
-    add_source(listener_.socket.get(), EPOLLIN, {Source::Kind::kListener});
-  }
+  if (!retry_.is_set) pause_listener(false);  // A peer that connects all the time waits for the timer.
+  return Served::kGone;
 }
 
-/// Serves a request that has no reply, for a QP whose peer is that process.
-void SoftNic::serve_quietly(const Incoming& incoming, const Request& request) noexcept {
+namespace {
+/// Whether there is something for which the owner wants to be woken. A message is published before its wake is sent.
+[[nodiscard]] bool needs_wake(const SoftQp& qp) noexcept {
+  const RemoteQp* const remote = qp.remote.load(std::memory_order_acquire);
+  if (remote == nullptr || qp.rq.srq != nullptr) return true;
+  const std::uint32_t wanted = qp.own->rare.wake.load(std::memory_order_acquire);
+  if ((wanted & Wake::kCredit) != 0) return true;
+  return (wanted & (Wake::kMessage | Wake::kSolicited)) != 0 &&
+         remote->ring.has(qp.own->consumer.consumed.load(std::memory_order_acquire));
+}
+}  // namespace
+
+/// Serves a request that has no reply, for a QP whose peer is that process. Returns whether it was good for anything.
+bool SoftNic::serve_quietly(const Incoming& incoming, const Request& request) noexcept {
   const auto at = qps_.find(request.your_qp);
-  if (at == qps_.end()) return;
+  if (at == qps_.end()) return false;
   SoftQp& qp = *at->second;
-  if (qp.path.peer == nullptr || qp.path.peer->process.pid != incoming.process.pid) return;
+  if (qp.path.peer == nullptr || qp.path.peer->process.pid != incoming.process.pid) return false;
   if (request.type == RequestType::kServe) return serve_outside(qp);
   if (request.type == RequestType::kTake) return receive_for_owner(qp);
-  ring_bells(qp);
+  const bool is_needed = needs_wake(qp);
+  if (is_needed) ring_bells(qp);
+  return is_needed;
 }
 
 Answer SoftNic::answer(Incoming& incoming, const Request& request, std::span<const std::byte> attested, Fds& fds,
@@ -303,6 +420,7 @@ Answer SoftNic::answer(Incoming& incoming, const Request& request, std::span<con
       reply.writable = at->second.share == host::Share::kReadWrite ? 1 : 0;
       reply.is_populated = at->second.populate == host::Populate::kAll ? 1 : 0;
       out.add(at->second.fd);
+      at->second.give_to(incoming.process);
       return Answer::kOk;
     }
     case RequestType::kConfirm: {
@@ -314,6 +432,14 @@ Answer SoftNic::answer(Incoming& incoming, const Request& request, std::span<con
     case RequestType::kWake: break;  // These have no reply, and need a greeting first.
   }
   return Answer::kBad;
+}
+
+void SoftNic::Memory::give_to(const PeerProcess& process) {
+  if (given.size() < kMostKnown && !is_given_to(process)) given.push_back(process);
+}
+
+bool SoftNic::Memory::is_given_to(const PeerProcess& process) const noexcept {
+  return given.size() == kMostKnown || std::ranges::find(given, process) != given.end();
 }
 
 bool SoftNic::may_have(const Memory& memory, const PeerProcess& process) const {

@@ -32,5 +32,7 @@ struct SocketName {
 struct Peer;
 /// The error for a conversation that ended, with its errno or 0. (peers.cpp)
 [[nodiscard]] Error hung_up(const Peer& peer, int cause) noexcept;
+/// The error for memory of a stranger's that has holes, or may get them. (imports.cpp)
+[[nodiscard]] Error punchable(const Peer& peer) noexcept;
 
 }  // namespace verbena::nic::soft

@@ -216,6 +216,8 @@ class RingConsumer {
     consumed.store(head_, std::memory_order_release);
   }
   [[nodiscard]] std::uint64_t head() const noexcept { return head_; }
+  /// Whether a message of that index has been published. \thread any
+  [[nodiscard]] bool has(std::uint64_t index) const noexcept { return is_there(index); }
 
  private:
   [[nodiscard]] bool is_there(std::uint64_t index) const noexcept {

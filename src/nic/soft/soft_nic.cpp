@@ -1,7 +1,9 @@
 // The control plane of the soft NIC: objects, memory, keys, queue pairs and their states.
 #include "nic/soft/path.hpp"
+#include "nic/soft/rendezvous.hpp"
 
 #include "base/check.hpp"
+#include "host/prefault.hpp"
 #include "nic/footprint.hpp"
 
 #include <sys/mman.h>
@@ -18,8 +20,6 @@ namespace verbena::nic::soft {
 namespace {
 
 constexpr std::uint32_t kMaxCqs = 4096;  // The default number of queue pairs: each may have its own.
-// Large enough that an eager message of the message layer needs no staging copy.
-constexpr std::uint32_t kMaxInline = 8192;
 constexpr std::uint32_t kMaxCqe = 1U << 20;
 
 /// IB specification, table 46 (RNR NAK timer field): 0.01 ms units, 0 is the longest.
@@ -297,10 +297,10 @@ const RemoteQp* SoftNic::find_remote(const Inside& inside) const noexcept {
     const RemoteQp* const remote = at->second->remote.load(std::memory_order_acquire);
     if (remote == inside.remote) return remote;
   }
-  const auto gone = std::ranges::find_if(departed_, [&](const Departed& departed) {
+  const auto gone = std::ranges::find_if(gone_.departed, [&](const Departed& departed) {
     return departed.qp_num == inside.qp_num && departed.remote.get() == inside.remote;
   });
-  return gone == departed_.end() ? nullptr : gone->remote.get();
+  return gone == gone_.departed.end() ? nullptr : gone->remote.get();
 }
 
 /// Whether a peer that was inside an access still is.
@@ -321,42 +321,63 @@ void SoftNic::depart(SoftQp& qp) noexcept {
   // After the barrier the peer either sees that the queue pair is gone, or its access word is odd here.
   barrier_all_processes();
   const std::uint64_t word = remote->control->access.word.load(std::memory_order_acquire);
-  if (word % 2 == 0 || process_gone(*remote->peer)) return;
-  // An honest peer has no more threads inside than processors; each of them costs this process a mapping.
+  if (word % 2 == 0 || process_gone(*remote->peer)) return free_later(gone_.ended.remotes, std::move(remote));
+  // An honest peer has no more threads inside than processors; each of them costs this process a mapping. The
+  // processes of another user share that number.
   constexpr std::ptrdiff_t kMostDeparted = 64;
   Peer& peer = *remote->peer;
-  if (std::ranges::count_if(departed_, [&](const auto& one) { return one.remote->peer == &peer; }) >= kMostDeparted) {
-    lose_peer(peer, format_error(Status::kProtocol, "destroy_qp", 0,
-                                 "the peer (pid {}) says that it is inside of accesses through {} queue pairs that are "
-                                 "gone",
-                                 peer.process.pid, kMostDeparted));
-    return;
+  const auto is_counted = [&](const Departed& one) {
+    const Peer& other = *one.remote->peer;
+    return &other == &peer || (peer.is_stranger() && other.process.uid == peer.process.uid);
+  };
+  if (std::ranges::count_if(gone_.departed, is_counted) >= kMostDeparted) {
+    lose_peer(peer,
+              format_error(Status::kProtocol, "destroy_qp", 0,
+                           "the peer (pid {}), or another process of its user, says that it is inside of accesses "
+                           "through {} queue pairs that are gone",
+                           peer.process.pid, kMostDeparted));
+    return forget_departed();
   }
   ++peer.users;
-  departed_.push_back({.qp_num = qp.qp_num, .pd = qp.spd, .word = word, .remote = std::move(remote)});
+  gone_.departed.push_back({.qp_num = qp.qp_num, .pd = qp.spd, .word = word, .remote = std::move(remote)});
 }
 
-/// Forgets departed queue pairs whose peers have left.
+/// Forgets departed queue pairs whose peers have left, or are lost.
 void SoftNic::forget_departed() noexcept {
-  std::erase_if(departed_, [&](const Departed& departed) {
+  std::erase_if(gone_.departed, [&](Departed& departed) {
     if (stays({departed.qp_num, departed.remote.get(), departed.word})) return false;
     release_peer(departed.remote->peer);
+    free_later(gone_.ended.remotes, std::move(departed.remote));
     return true;
   });
 }
 
-/// Waits until no peer is inside any more. Releases the lock meanwhile, so that a peer that stays delays only this
-/// call.
+/// Whether nobody waits any more for the peer that was inside.
+bool SoftNic::is_late(const Inside& inside) const noexcept {
+  const RemoteQp* const remote = find_remote(inside);
+  return remote != nullptr && remote->peer->was_late;
+}
+
+/// Waits until no peer is inside any more, or only peers that were late before. Releases the lock meanwhile, so that a
+/// peer that stays delays only this call.
 Result<void> SoftNic::wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock, const char* call,
                                       Deadline deadline) {
   for (;;) {
     std::erase_if(inside, [&](const Inside& one) { return !stays(one); });
-    if (inside.empty() || deadline.passed()) break;
+    if (deadline.passed() || std::ranges::all_of(inside, [&](const Inside& one) { return is_late(one); })) break;
     lock.unlock();
     std::this_thread::yield();
     lock.lock();
   }
+  // Who was given no time is not late: it may be in the middle of a copy, and of other memory than this.
+  if (is_poll(deadline)) {
+    if (inside.empty()) return {};
+    return fail(Status::kTimedOut, call, ETIMEDOUT,
+                "the peer of queue pair {} is inside an access, perhaps to this memory, which must not be reused",
+                inside.front().qp_num);
+  }
   for (const Inside& one : inside) {
+    if (const RemoteQp* const remote = find_remote(one); remote != nullptr) remote->peer->was_late = true;
     if (const auto at = qps_.find(one.qp_num); at != qps_.end()) want_error(*at->second, Status::kTimedOut);
   }
   if (!inside.empty()) {
@@ -379,15 +400,21 @@ Result<void> SoftNic::dereg_mr(ibv_mr* base, Deadline deadline) {
   shared_key(index).live.store(0, std::memory_order_release);
   // After the barrier an initiator either sees the key gone, or we see its access word odd.
   barrier_all_processes();
+  // Only who was handed the memory can be inside it. Memory outside of arenas is everybody's, by way of the kernel.
+  const Memory* const memory = mr->memory_id != kProcessMemory ? &memories_.at(mr->memory_id) : nullptr;
+  const auto reaches = [&](const RemoteQp& remote) {
+    return memory == nullptr || memory->is_given_to(remote.peer->process);
+  };
   std::vector<Inside> inside;
   for (auto& [number, qp] : qps_) {
     const RemoteQp* remote = qp->remote.load(std::memory_order_acquire);
-    if (remote == nullptr || qp->spd != pd) continue;
+    if (remote == nullptr || qp->spd != pd || !reaches(*remote)) continue;
     const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
     if (seen % 2 == 1) inside.push_back({number, remote, seen});
   }
-  for (const Departed& departed : departed_) {
-    if (departed.pd == pd) inside.push_back({departed.qp_num, departed.remote.get(), departed.word});
+  for (const Departed& departed : gone_.departed) {
+    if (departed.pd == pd && reaches(*departed.remote))
+      inside.push_back({departed.qp_num, departed.remote.get(), departed.word});
   }
   const Result<void> result = wait_until_left(std::move(inside), lock, "dereg_mr", deadline);
   if (mr->memory_id != kProcessMemory) --memories_.at(mr->memory_id).regions;
@@ -552,8 +579,9 @@ QpGeometry geometry_for(std::uint32_t max_send_wr, std::uint32_t max_recv_wr) no
   const std::uint32_t slots = std::bit_ceil(std::max({max_send_wr, max_recv_wr, 16U}));
   geometry.receive_entries = std::bit_ceil(max_recv_wr);
   geometry.slots = slots;
-  geometry.data_bytes = std::clamp<std::uint32_t>(
-      static_cast<std::uint32_t>(std::bit_ceil(std::uint64_t{slots} * kSegmentBytes)), 4 * kSegmentBytes, 16U << 20);
+  geometry.data_bytes =
+      std::clamp<std::uint32_t>(static_cast<std::uint32_t>(std::bit_ceil(std::uint64_t{slots} * kSegmentBytes)),
+                                4 * kSegmentBytes, kMostDataBytes);
   return geometry;
 }
 
@@ -565,8 +593,8 @@ Result<void> SoftNic::make_shared_memory(SoftQp& qp) {
   geometry.start = test_.ring_start / slots * slots;
   VERBENA_ASSIGN(Mapping::Owned owned, Mapping::create("verbena-qp", geometry.total_bytes(), Mapping::Mode::kRead));
   qp.storage.memory = std::move(owned.fd);
-  qp.storage.mapping = std::move(owned.mapping);
-  std::byte* base = qp.storage.mapping.data();
+  qp.storage.mapping = std::make_shared<const Mapping>(std::move(owned.mapping));
+  std::byte* base = qp.storage.mapping->data();
   qp.own = reinterpret_cast<QpControl*>(base);
   qp.service = reinterpret_cast<ServiceBlock*>(base + geometry.service_offset());
   qp.own->rare.min_receive.store(~0U, std::memory_order_relaxed);
@@ -683,6 +711,7 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
   options.max_recv_sge = qp->rq.max_sge;
   options.max_inline = qp->sq.max_inline;
   VERBENA_TRY(make_queues(*qp));
+  VERBENA_TRY(make_shared_memory(*qp));
   qp->path.offers.reserve(kMaxOffers);
   qp->path.imported.reserve();
   const std::lock_guard lock(mutex_);
@@ -690,7 +719,6 @@ Result<ibv_qp*> SoftNic::create_qp(ibv_pd* base, QpOptions& options) {
     return fail(Status::kLimit, "create_qp", ENOMEM,
                 "all {} queue pairs of this process are in use: close some connections", limits_.max_qp);
   }
-  VERBENA_TRY(make_shared_memory(*qp));
   do {
     next_.qp = next_.qp % 0xFFFFFF + 1;  // 24 bits, never 0; a number is not reused for a long time.
   } while (qps_.contains(next_.qp));
@@ -728,12 +756,14 @@ void SoftNic::want_error(SoftQp& qp, Status reason) noexcept {
   attention(qp);
 }
 
-void SoftNic::receive_for_owner(SoftQp& qp) noexcept {
+/// Returns whether there was something to receive.
+bool SoftNic::receive_for_owner(SoftQp& qp) noexcept {
   const ibv_qp_state state = qp.state_now();
-  if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.rq.srq != nullptr) return;
+  if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) || qp.rq.srq != nullptr) return false;
   bool any = false;
   exclusively(*qp.rcq, [&] { any = receive_early(qp); });
   if (any) attention(qp);
+  return any;
 }
 
 /// Makes the peer's QP usable here once both sides have offered. Call it under the mutex.
@@ -751,6 +781,8 @@ void SoftNic::match_offer(SoftQp& qp) noexcept {
   auto mapping = request.geometry.valid()
                      ? Mapping::of_peer(offer->memory.get(), request.geometry.total_bytes(), Mapping::Mode::kRead)
                      : Result<Mapping>(fail(Status::kProtocol, "offer", 0, "impossible geometry"));
+  if (mapping && qp.path.peer->is_stranger() && !is_whole(offer->memory.get(), mapping->size(), true))
+    mapping = std::unexpected(punchable(*qp.path.peer));
   auto remote = std::unique_ptr<RemoteQp>(new (std::nothrow) RemoteQp());
   if (!mapping || remote == nullptr) return want_error(qp, mapping ? Status::kNoMemory : mapping.error().status());
   const std::byte* base = mapping->data();
@@ -822,8 +854,7 @@ Result<void> SoftNic::to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
   return {};
 }
 
-Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline,
-                             std::unique_lock<std::mutex>& lock) {
+Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline, Lock& lock) {
   constexpr int kOfBoth = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   constexpr int kOptional = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
   const bool is_reliable = qp.qp_type == IBV_QPT_RC;
@@ -847,6 +878,7 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
     qp.path.approach = std::make_unique<Approach>(Approach{gid, attr.dest_qp_num, timer, peer, nullptr});
   }
   for (;;) {
+    if (lacks_pages(qp)) VERBENA_TRY(make_pages(qp, lock));
     const Result<void> result = approach(qp);
     if (result || result.error().status() != Status::kAgain || is_poll(deadline)) return result;
     if (await_answer(lock, deadline)) continue;
@@ -854,6 +886,27 @@ Result<void> SoftNic::to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Dead
     retreat(qp, Status::kTimedOut);
     return late;
   }
+}
+
+/// Whether the QP's peer is known, and takes only memory that is all there: another user's process does.
+bool SoftNic::lacks_pages(const SoftQp& qp) noexcept {
+  const Approach& approach = *qp.path.approach;
+  const Peer& peer = *approach.peer;
+  if (approach.offer != nullptr || approach.has_pages || peer.dead.load() || peer.state != Peer::State::kKnown)
+    return false;
+  return peer.process.uid != ::geteuid() && !is_root_of_host();
+}
+
+/// Makes the QP's memory for such a peer, without the lock. A failure leaves the QP as `retreat` does.
+Result<void> SoftNic::make_pages(SoftQp& qp, Lock& lock) {
+  const std::span<std::byte> shared(qp.storage.mapping->data(), qp.storage.mapping->size());
+  lock.unlock();
+  const int cause = host::prefault(shared, qp.storage.memory.get(), 4096, 1);
+  lock.lock();
+  qp.path.approach->has_pages = cause == 0;
+  if (cause == 0) return {};
+  retreat(qp, Status::kNoMemory);
+  return fail_system("madvise", cause, "making a queue pair's memory for another user's process");
 }
 
 /// Takes the next steps to RTR without waiting: kAgain until the peer's NIC has answered. A failure leaves the QP as
@@ -973,19 +1026,23 @@ Result<void> SoftNic::to_rts(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
 }
 
 /// Takes the QP out of both CQs' lists, and its completions out of their rings.
-void SoftNic::unlink(SoftQp& qp) noexcept {
-  for (SoftCq* cq : {qp.rcq, qp.scq}) {
+void SoftNic::unlink(SoftQp& qp, Unlink how) noexcept {
+  const std::array cqs{qp.rcq, qp.scq};
+  for (SoftCq* cq : std::span(cqs).first(qp.rcq == qp.scq ? 1 : 2)) {
     exclusively(*cq, [&] {
+      if (how == Unlink::kForGood) std::erase(cq->members, &qp);
       std::erase(cq->active, &qp);
       std::erase(cq->stalled, &qp);
       if (qp.rq.srq != nullptr && cq == qp.rcq) give_back_shared(qp, GiveBack::kAll);
       if (cq == qp.rcq) {
         forget_parked(qp);
-        list_unarmed(qp);  // For when it is connected again.
+        // Whoever arms the CQ writes into the memory of a listed QP, which is about to go.
+        std::erase(cq->unarmed, &qp);
+        qp.watch.in_unarmed = false;
       }
-      // The ring cannot have completions of it, and another thread, which owns the CQ, may be posting for other queue
-      // pairs.
-      if (qp.sq.posted == 0 && qp.rq.posted == 0) return;
+      // Without completions of it the ring stays as it is: another thread, which owns the CQ, may be posting for other
+      // queue pairs.
+      if (qp.sq.posted == qp.sq.retired && qp.rq.posted == qp.rq.polled) return;
       std::uint64_t keep = cq->head;
       for (std::uint64_t at = cq->head; at != cq->tail; ++at) {
         const Cqe& entry = cq->ring[at & cq->mask];
@@ -1001,6 +1058,7 @@ void SoftNic::unlink(SoftQp& qp) noexcept {
 void SoftNic::purge(SoftQp& qp) noexcept {
   end_approach(qp);
   if (qp.own != nullptr) qp.tell_readiness(Readiness::kGone);
+  abandon_copy(qp);
   release_imports(qp);
   if (qp.path.peer != nullptr) stop_asking(qp, *qp.path.peer);
   release_windows(qp);
@@ -1010,9 +1068,9 @@ void SoftNic::purge(SoftQp& qp) noexcept {
 }
 
 Result<void> SoftNic::to_reset(SoftQp& qp) {
-  unlink(qp);
+  unlink(qp, Unlink::kForReset);
   purge(qp);
-  qp.enter(IBV_QPS_RESET);
+  exclusively(*qp.rcq, [&] { qp.enter(IBV_QPS_RESET); });
   qp.credit = {};
   qp.sq.posted = qp.sq.retired = 0;
   qp.pending.head = qp.pending.tail = 0;
@@ -1029,7 +1087,9 @@ Result<void> SoftNic::to_reset(SoftQp& qp) {
   qp.failing.peer_dead.store(false);
   qp.failing.error_wanted.store(false);
   qp.failing.reason.store(Status::kOk);
-  return make_shared_memory(qp);
+  const Result<void> made = make_shared_memory(qp);
+  exclusively(*qp.rcq, [&] { list_unarmed(qp); });  // For when it is connected again.
+  return made;
 }
 
 Result<void> SoftNic::modify_qp(ibv_qp* base, const ibv_qp_attr& attr, int mask, Deadline deadline) {
@@ -1037,7 +1097,7 @@ Result<void> SoftNic::modify_qp(ibv_qp* base, const ibv_qp_attr& attr, int mask,
   if ((mask & IBV_QP_STATE) == 0) {
     return fail(Status::kUnsupported, "modify_qp", EOPNOTSUPP, "the soft NIC changes attributes with the state only");
   }
-  std::unique_lock lock(mutex_);
+  Lock lock(*this);
   const ibv_qp_state from = qp.state_now();
   const ibv_qp_state to = attr.qp_state;
   if (to == IBV_QPS_RESET) return to_reset(qp);
@@ -1081,21 +1141,14 @@ void SoftNic::lose_peer(const ibv_qp* base) noexcept {
 }
 
 Result<void> SoftNic::destroy_qp(ibv_qp* base) {
-  auto* qp = static_cast<SoftQp*>(base);
-  const std::lock_guard lock(mutex_);
+  const std::unique_ptr<SoftQp> qp(static_cast<SoftQp*>(base));  // Freed without the lock.
+  const Lock lock(*this);
   qps_.erase(qp->qp_num);
-  unlink(*qp);
-  for (SoftCq* cq : {qp->rcq, qp->scq}) {
-    exclusively(*cq, [&] {
-      std::erase(cq->members, qp);
-      std::erase(cq->unarmed, qp);
-    });
-  }
+  unlink(*qp, Unlink::kForGood);
   purge(*qp);
   --qp->spd->users;
   if (qp->rq.srq != nullptr) --qp->rq.srq->users;
   --objects_.qps;
-  delete qp;
   return {};
 }
 

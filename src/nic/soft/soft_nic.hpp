@@ -6,6 +6,7 @@
 // and waits until the owner is outside poll; this costs the owner two plain stores a poll.
 #pragma once
 
+#include "base/shares.hpp"
 #include "nic/nic.hpp"
 #include "nic/soft/objects.hpp"
 
@@ -119,6 +120,10 @@ class SoftNic final : public Nic {
   /// Makes the control thread wake the owners of QPs on shared receive queues, because an empty queue has receives
   /// again. \thread any
   void stir() noexcept { signal_eventfd(sources_.stir.get()); }
+  /// How much of the control thread's time the requests of a process, or those of its user, have used.
+  [[nodiscard]] Shares::Use use_of(const PeerProcess& process) const;
+  /// Wakes the owners of the QP's queues. \thread any, while the QP lives
+  static void ring_bells(const SoftQp& qp) noexcept;
 
  private:
   struct Memory {
@@ -129,11 +134,41 @@ class SoftNic final : public Nic {
     Grant grant;
     host::Populate populate = host::Populate::kAll;
     std::uint32_t regions = 0;
+    std::vector<PeerProcess> given{};  // Processes that have its descriptor, until there are kMostKnown.
+    static constexpr std::size_t kMostKnown = 1024;
+    void give_to(const PeerProcess& process);
+    [[nodiscard]] bool is_given_to(const PeerProcess& process) const noexcept;
+  };
+  /// Objects that have ended and are not freed yet: to unmap memory takes long, and wakes of others wait for the lock.
+  struct Ended {
+    std::vector<std::unique_ptr<Peer>> peers;
+    std::vector<std::unique_ptr<Peer::Memory>> memories;
+    std::vector<std::unique_ptr<RemoteQp>> remotes;
+  };
+  /// Holds the mutex. Its release frees what has ended, after it.
+  class Lock : public std::unique_lock<std::mutex> {
+   public:
+    explicit Lock(SoftNic& nic) : unique_lock(nic.mutex_), nic_(nic) {}
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+    ~Lock() {
+      if (owns_lock()) release();
+    }
+    void release() noexcept {
+      const Ended ended = std::exchange(nic_.gone_.ended, {});
+      unlock();
+    }
+
+   private:
+    SoftNic& nic_;
   };
   struct Incoming {
     Fd socket;
     PeerProcess process;
+    std::optional<Asker> asker;  // Nothing for a socket of this process, which needs no protection from itself.
     bool greeted = false;
+    bool is_put_off = false;      // The control thread leaves what it sends in the socket.
+    bool may_lack_wakes = false;  // It may have found its socket full, and rung no bell.
     std::unordered_map<std::uint32_t, std::weak_ptr<const Fd>> bells{};  // By number.
   };
   struct Source {
@@ -145,16 +180,25 @@ class SoftNic final : public Nic {
   Result<void> open_rendezvous();
   void control_loop() noexcept;
   void accept_incoming() noexcept;
+  void take_incoming(Fd socket, const PeerProcess& who, const std::optional<Asker>& asker) noexcept;
   bool evict_ungreeted() noexcept;
   void serve(std::map<std::uint64_t, Incoming>::iterator at) noexcept;
+  /// A request was good for something, or for nothing, or its connection is gone.
+  enum class Served : std::uint8_t { kDone, kInVain, kGone };
+  [[nodiscard]] Served serve_now(std::map<std::uint64_t, Incoming>::iterator at) noexcept;
+  void put_off(std::uint64_t id, Incoming& incoming, bool wanted) noexcept;
+  void ring_if_read(Incoming& incoming) noexcept;
+  void resume_incoming() noexcept;
+  void pause_listener(bool wanted) noexcept;
   [[nodiscard]] Answer answer(Incoming& incoming, const Request& request, std::span<const std::byte> attested, Fds& fds,
                               Reply& reply, Handout& out);
-  void serve_quietly(const Incoming& incoming, const Request& request) noexcept;
+  [[nodiscard]] bool serve_quietly(const Incoming& incoming, const Request& request) noexcept;
   void drop_incoming(std::map<std::uint64_t, Incoming>::iterator at) noexcept;
   void take_offer(Incoming& incoming, const Request& request, Fds& fds);
   [[nodiscard]] static std::shared_ptr<const Fd> keep_bell(Incoming& incoming, std::uint32_t number, Fd duplicate);
   [[nodiscard]] bool may_have(const Memory& memory, const PeerProcess& process) const;
   std::uint64_t add_source(int fd, std::uint32_t events, Source source);
+  void watch_source(std::uint64_t id, int fd, bool wanted) noexcept;
   void drop_source(std::uint64_t id, int fd) noexcept;
   [[nodiscard]] bool allowed(uid_t uid) const noexcept;
 
@@ -167,29 +211,31 @@ class SoftNic final : public Nic {
   void await_room(Peer& peer, bool wanted) noexcept;
   void take_answers(Peer& peer) noexcept;
   void drop_ask(Peer& peer, const Ask& ask) noexcept;
-  void retry_later() noexcept;
+  /// Tries again work for which the kernel gives no event, and serves again who has been put off.
+  void retry_later(std::chrono::nanoseconds pause = std::chrono::milliseconds{5}) noexcept;
   void retry() noexcept;
   void unwatch(Peer& peer) noexcept;
   void lose_peer(Peer& peer, const Error& why) noexcept;
   void tell_progress() noexcept;
   [[nodiscard]] bool await_answer(std::unique_lock<std::mutex>& lock, Deadline deadline);
   void release_peer(Peer* peer) noexcept;
+  [[nodiscard]] static bool lacks_pages(const SoftQp& qp) noexcept;
+  [[nodiscard]] Result<void> make_pages(SoftQp& qp, Lock& lock);
 
   // attestations.cpp
   class PeerInquiry;
   [[nodiscard]] bool confirm(std::span<const std::byte> sent) noexcept;  // Under mutex_.
 
   // outside.cpp, under mutex_: the service thread
-  void serve_outside(SoftQp& qp) noexcept;
-  void receive_for_owner(SoftQp& qp) noexcept;  // soft_nic.cpp
+  [[nodiscard]] bool serve_outside(SoftQp& qp) noexcept;
+  [[nodiscard]] bool receive_for_owner(SoftQp& qp) noexcept;  // soft_nic.cpp
   [[nodiscard]] std::byte* address_for_peer(const SoftQp& qp, const ServiceTask& ask, std::uint32_t needed) noexcept;
 
   // soft_nic.cpp, all under mutex_ unless said
   [[nodiscard]] Result<void> make_shared_memory(SoftQp& qp);
   void link(SoftQp& qp);
   [[nodiscard]] Result<void> to_init(SoftQp& qp, const ibv_qp_attr& attr, int mask);
-  [[nodiscard]] Result<void> to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline,
-                                    std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Result<void> to_rtr(SoftQp& qp, const ibv_qp_attr& attr, int mask, Deadline deadline, Lock& lock);
   [[nodiscard]] Result<void> approach(SoftQp& qp);
   void make_offer(SoftQp& qp);
   void end_approach(SoftQp& qp) noexcept;
@@ -212,6 +258,7 @@ class SoftNic final : public Nic {
   };
   [[nodiscard]] const RemoteQp* find_remote(const Inside& inside) const noexcept;
   [[nodiscard]] bool stays(const Inside& inside) const noexcept;
+  [[nodiscard]] bool is_late(const Inside& inside) const noexcept;
   void depart(SoftQp& qp) noexcept;
   void forget_departed() noexcept;
   [[nodiscard]] Result<void> wait_until_left(std::vector<Inside> inside, std::unique_lock<std::mutex>& lock,
@@ -220,23 +267,27 @@ class SoftNic final : public Nic {
   void give_key_back(std::uint32_t index);
   void release_windows(const SoftQp& qp) noexcept;
   void match_offer(SoftQp& qp) noexcept;
-  struct Fresh {
-    std::byte* data = nullptr;
+  /// The work of an attempt to import that its caller does without the lock.
+  struct Rest {
+    std::shared_ptr<Ask> unproven;  // Look whether its memory is whole, then try again.
+    std::byte* data = nullptr;      // To fault in.
     std::size_t size = 0;
     bool writable = false;
   };
-  [[nodiscard]] Result<void> try_import(SoftQp& qp, const Window& window, Fresh& fresh);
-  [[nodiscard]] Result<Peer::Memory*> memory_of_peer(const SoftQp& qp, Peer& peer, std::uint64_t memory_id,
-                                                     Fresh& fresh);
+  [[nodiscard]] Result<void> try_import(SoftQp& qp, const Window& window, Rest& rest);
+  [[nodiscard]] Result<Peer::Memory*> memory_of_peer(const SoftQp& qp, Peer& peer, std::uint64_t memory_id, Rest& rest);
+  [[nodiscard]] Result<Mapping> map_memory(const Peer& peer, const Ask& ask) const;
   void stop_asking(const SoftQp& qp, Peer& peer) noexcept;
-  void unlink(SoftQp& qp) noexcept;
+  enum class Unlink : std::uint8_t { kForReset, kForGood };
+  void unlink(SoftQp& qp, Unlink how) noexcept;
   void purge(SoftQp& qp) noexcept;
   void release_imports(SoftQp& qp) noexcept;
   void drop_import(Peer& peer, std::uint32_t index) noexcept;
+  void forget(Peer& peer, std::vector<std::unique_ptr<Peer::Memory>>::iterator memory) noexcept;
   void quiesce_own(const Peer& peer) noexcept;
+  void find_copier(Peer& peer);
   static void attention(SoftQp& qp) noexcept;
   static void want_error(SoftQp& qp, Status reason) noexcept;
-  static void ring_bells(const SoftQp& qp) noexcept;
   [[nodiscard]] static std::optional<ibv_cq*> take_event(SoftChannel& channel) noexcept;
   /// Whether chaos delays a step of the control plane, or loses a message.
   [[nodiscard]] bool is_late() noexcept { return retry_.chaos && retry_.chaos->dice.hits(retry_.chaos->late); }
@@ -287,8 +338,11 @@ class SoftNic final : public Nic {
     std::uint32_t bell = 1;
   } next_;  // Next numbers.
   std::unordered_map<std::uint32_t, SoftQp*> qps_;
-  std::vector<Departed> departed_;
   std::vector<std::unique_ptr<Peer>> peers_;
+  struct {
+    std::vector<Departed> departed;
+    Ended ended;
+  } gone_;
   std::vector<std::unique_ptr<SoftMw>> windows_;
   Objects objects_;
 
@@ -301,8 +355,12 @@ class SoftNic final : public Nic {
   } sources_;  // Sources of events for the control thread.
   struct {
     Fd socket;
-    bool is_paused = false;                      // The process is out of descriptors.
+    std::uint64_t source = 0;
+    bool is_paused = false;                      // The process is out of descriptors, or a peer connects all the time.
     std::map<std::uint64_t, Incoming> incoming;  // Ordered by age.
+    // An honest peer whose memory the control thread copies without a pause uses a fifth of the thread.
+    Shares requests{4};
+    Shares connections{16};  // They have their own, so that requests keep nobody from connecting.
   } listener_;
   struct {
     Fd timer;

@@ -1,7 +1,9 @@
 #include "nic/soft/system.hpp"
 
 #include "base/cancellation.hpp"
+#include "host/mapping.hpp"
 #include "host/memory_limits.hpp"
+#include "host/thread.hpp"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -14,6 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -35,7 +38,7 @@ struct OwnerMapping {
 };
 std::mutex owner_mappings_mutex;
 std::vector<OwnerMapping>& owner_mappings() {
-  static std::vector<OwnerMapping> mappings;
+  static auto& mappings = *new std::vector<OwnerMapping>();  // For good: a copier may end during the process's exit.
   return mappings;
 }
 std::byte* share_owner_mapping(const struct stat& file) {
@@ -131,11 +134,40 @@ Result<Mapping> Mapping::of_peer(int fd, std::size_t size, Mode mode) {
   }
 #endif
   const int protection = mode == Mode::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* data = ::mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return fail_system("mmap", errno, "mapping a peer's memory");
+  std::byte* const data = host::map_aligned(fd, size, static_cast<std::size_t>(system.f_bsize), protection);
+  if (data == nullptr) return fail_system("mmap", errno, "mapping a peer's memory");
   (void)::madvise(data, size, MADV_DONTFORK);  // A child would keep using it after the peer has freed it.
-  mapping.data_ = {static_cast<std::byte*>(data), {.size = size}};
+  mapping.data_ = {data, {.size = size}};
   return mapping;
+}
+
+bool is_kept(int fd) noexcept {
+  // Either seal refuses FALLOC_FL_PUNCH_HOLE and MADV_REMOVE.
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0;
+}
+
+bool is_huge(int fd) noexcept {
+  struct statfs system{};
+  return ::fstatfs(fd, &system) == 0 && system.f_type == HUGETLBFS_MAGIC;
+}
+
+bool is_root_of_host() noexcept {
+  if (::geteuid() != 0) return false;
+  // In a user namespace of its own, root is another user to the rest of the host, and this map is another one.
+  constexpr std::string_view kWhole = "         0          0 4294967295\n";
+  std::array<char, 64> map{};
+  const Fd file(::open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC));
+  return file && ::read(file.get(), map.data(), map.size()) == static_cast<ssize_t>(kWhole.size()) &&
+         std::string_view(map.data(), kWhole.size()) == kWhole;
+}
+
+bool is_whole(int fd, std::size_t size, bool for_good) noexcept {
+  if (for_good && !is_kept(fd)) return false;
+  // Blocks alone would not do: those beyond the file's end count, too. A file of huge pages names no holes.
+  struct stat file{};
+  if (::fstat(fd, &file) != 0 || static_cast<std::size_t>(file.st_blocks) * 512 < size) return false;
+  return ::lseek(fd, 0, SEEK_HOLE) >= static_cast<off_t>(size);
 }
 
 Result<Mapping::Owned> Mapping::create(const char* name, std::size_t size, Mode others) {
@@ -210,15 +242,60 @@ bool send_message(int socket, std::span<const std::byte> message, std::span<cons
   }
 }
 
-ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noexcept {
+namespace {
+/// Threads that close descriptors of a user's.
+struct Closers {
+  uid_t user = 0;
+  unsigned count = 0;
+};
+constexpr unsigned kMostClosers = 4;
+constinit std::mutex closers_mutex;
+constinit std::array<Closers, 16> closers{};
+
+/// The user's, or free ones; null if there are none. Call it under the mutex.
+[[nodiscard]] Closers* closers_of(uid_t user) noexcept {
+  auto* found = std::ranges::find_if(closers, [&](const Closers& one) { return one.count != 0 && one.user == user; });
+  if (found == closers.end()) found = std::ranges::find(closers, 0U, &Closers::count);
+  return found == closers.end() ? nullptr : found;
+}
+
+[[nodiscard]] bool may_send_descriptors(uid_t user) noexcept {
+  const std::lock_guard lock(closers_mutex);
+  const Closers* const own = closers_of(user);
+  return own != nullptr && own->count < kMostClosers;
+}
+
+/// Without a thread the descriptor stays open, which harms less than to wait.
+void close_elsewhere(Fd fd, uid_t user) noexcept {
+  const int number = fd.release();
+  const std::lock_guard lock(closers_mutex);
+  Closers* const own = closers_of(user);
+  if (own == nullptr) return;
+  auto thread = host::start_thread("verbena-close", [number, own] {
+    ::close(number);
+    const std::lock_guard done(closers_mutex);
+    --own->count;
+  });
+  if (!thread) return;
+  *own = {.user = user, .count = own->count + 1};
+  thread->detach();
+}
+
+/// Whether closing it here waits for nobody.
+[[nodiscard]] bool is_memory_or_event(int fd) noexcept { return ::fcntl(fd, F_GET_SEALS) >= 0 || is_eventfd(fd); }
+}  // namespace
+
+ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds, std::optional<uid_t> sender) noexcept {
   fds = Fds{};
   iovec part{message.data(), message.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
+  if (sender && may_send_descriptors(*sender)) {
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
   const CancellationHeld held;
   ssize_t got = -1;
   do {
@@ -232,6 +309,7 @@ ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noex
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(entry) + i * sizeof(int), sizeof fd);
       Fd owner(fd);
+      if (!is_memory_or_event(fd)) close_elsewhere(std::exchange(owner, Fd()), *sender);
       if (fds.count < kMaxFds) fds.fds[fds.count++] = std::move(owner);
     }
   }

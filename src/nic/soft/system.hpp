@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -58,6 +59,17 @@ struct Mapping::Owned {
   Mapping mapping;
 };
 
+/// Whether a seal keeps the pages of a peer's memfd that are there.
+[[nodiscard]] bool is_kept(int fd) noexcept;
+/// Whether every page of a peer's memfd of `size` bytes is there, so that touching them makes none at this process's
+/// expense; with `for_good` also whether a seal keeps them there. What a peer says of its memory proves neither. Takes
+/// some 15 ms for each GiB of small pages that are there.
+[[nodiscard]] bool is_whole(int fd, std::size_t size, bool for_good) noexcept;
+/// Whether the memfd is of huge pages.
+[[nodiscard]] bool is_huge(int fd) noexcept;
+/// Whether this process runs as the user 0 whom every process of the host takes for that.
+[[nodiscard]] bool is_root_of_host() noexcept;
+
 using host::LazyMemory;
 
 /// Lays out arrays one after another in one piece of memory, each from a new cache line on.
@@ -100,8 +112,11 @@ struct Fds {
 [[nodiscard]] bool send_message(int socket, std::span<const std::byte> message, std::span<const int> fds,
                                 std::span<const std::byte> rest = {}) noexcept;
 /// Returns the bytes received (0: the peer closed), or -1 with errno. Descriptors are close-on-exec. A truncated
-/// message or too many descriptors is EBADMSG.
-[[nodiscard]] ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds) noexcept;
+/// message or too many descriptors is EBADMSG. `sender` is the user who may send memfds and eventfds. In the place of
+/// any other descriptor there is none: to close a file may wait for the file system, which the peer may serve, so a
+/// thread of its own closes it. Without a sender, or while four such threads of a user wait, all are refused.
+[[nodiscard]] ssize_t receive_message(int socket, std::span<std::byte> message, Fds& fds,
+                                      std::optional<uid_t> sender) noexcept;
 /// Whether a descriptor is an eventfd, as the kernel tells it.
 [[nodiscard]] bool is_eventfd(int fd) noexcept;
 

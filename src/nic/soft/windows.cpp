@@ -134,8 +134,8 @@ Result<void> SoftNic::dealloc_mw(ibv_mw* base, Deadline deadline) {
   // An invalidation that began and did not end has freed the window, but has not waited for the peer to leave it.
   const bool is_free = !release(*this, *mw);
   const auto gone =
-      std::ranges::find_if(departed_, [&](const Departed& departed) { return departed.qp_num == number; });
-  if (!is_free || gone != departed_.end() ||
+      std::ranges::find_if(gone_.departed, [&](const Departed& departed) { return departed.qp_num == number; });
+  if (!is_free || gone != gone_.departed.end() ||
       (at != qps_.end() && at->second->peer_work.is_revoking.load(std::memory_order_acquire))) {
     barrier_all_processes();
     std::vector<Inside> inside;
@@ -144,7 +144,7 @@ Result<void> SoftNic::dealloc_mw(ibv_mw* base, Deadline deadline) {
       const std::uint64_t seen = remote->control->access.word.load(std::memory_order_acquire);
       if (seen % 2 == 1) inside.push_back({number, remote, seen});
     }
-    if (gone != departed_.end()) inside.push_back({number, gone->remote.get(), gone->word});
+    if (gone != gone_.departed.end()) inside.push_back({number, gone->remote.get(), gone->word});
     result = wait_until_left(std::move(inside), lock, "dealloc_mw", deadline);
   }
   // The next user of the index begins after the last key that was bound.

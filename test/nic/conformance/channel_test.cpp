@@ -101,6 +101,41 @@ TEST_P(Channels, ReceiveFromAnotherThread) {
   }
 }
 
+// The control plane keeps the owner out of a poll while it changes the queue's lists. A sleeper that counts such a poll
+// as an empty one sleeps over what had come before it armed.
+TEST_P(Channels, ArmedPollWhileAnotherQueuePairIsReset) {
+  VERBENA_SKIP_IN_SIMULATION();
+  const std::uint64_t count = rounds(2'000);
+  const Qp spare = make_qp(b, b.qp_options);
+  std::atomic<bool> is_over{false};
+  std::thread control([&] {
+    while (!is_over.load()) EXPECT_OK(to_reset(*b.nic, spare.get()));
+  });
+  ibv_wc wc{};
+  bool is_received = true;
+  for (std::uint64_t round = 0; round < count && is_received; ++round) {
+    for (const bool is_early : {false, true}) {
+      EXPECT_EQ(b.post_recv(round, b.sge(0, 64)), 0);
+      if (!is_early) {
+        EXPECT_EQ(ibv_req_notify_cq(b.recv_cq.get(), 0), 0);
+      }
+      EXPECT_EQ(Request(IBV_WR_SEND, round).gather(a.sge(0, 64)).post(a), 0);
+      EXPECT_TRUE(sleep_for_one(a, a.send_cq.get(), wc, soon()));
+      // The soft NIC rings no bell for a message that is there before the arming.
+      if (is_early) {
+        EXPECT_EQ(ibv_req_notify_cq(b.recv_cq.get(), 0), 0);
+      }
+      is_received = is_early && ibv_poll_cq(b.recv_cq.get(), 1, &wc) == 1;
+      if (!is_received) is_received = event_of(b, b.recv_cq.get()) && sleep_for_one(b, b.recv_cq.get(), wc, soon());
+      EXPECT_TRUE(is_received && succeeded(wc, round, IBV_WC_RECV)) << "message " << round << " was slept over";
+      // Takes the event of an arming that found its message at once.
+      if (is_early) (void)b.nic->wait(b.channel.get(), Deadline::now());
+    }
+  }
+  is_over.store(true);
+  control.join();
+}
+
 // A sender that sleeps in RNR is woken by its peer's receive.
 TEST_P(Channels, SendThatWaitsForAReceive) {
   VERBENA_SKIP_IN_SIMULATION();

@@ -172,9 +172,9 @@ TEST_P(Outside, WhatIsNotThereIsNotRegistered) {
 
 class SoftOutside : public Outside {
  protected:
-  /// Runs `body` in a thread that may not call process_vm_readv and writev.
+  /// Runs `body` in a thread that may not call process_vm_readv and writev, and neither may the NIC's that copies.
   template <class Body>
-  static void without_copies(Body&& body) {
+  void without_copies(Body&& body) {
     std::thread([&] {
       constexpr auto kNumber = static_cast<std::uint32_t>(offsetof(seccomp_data, nr));
       std::array<sock_filter, 5> filter = {
@@ -186,6 +186,9 @@ class SoftOutside : public Outside {
       ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
       ASSERT_EQ(::syscall(SYS_process_vm_readv, ::getpid(), nullptr, 0, nullptr, 0, 0), -1);
       ASSERT_EQ(errno, EPERM);
+      // Starts the NIC's thread anew, as a child of this one.
+      ASSERT_NO_FATAL_FAILURE(reconnect());
+      ASSERT_NO_FATAL_FAILURE(import(a, b, far_.region.get()));
       body();
     }).join();
   }
@@ -215,6 +218,15 @@ TEST_P(SoftOutside, CopiesAreCounted) {
   EXPECT_TRUE(succeeded(sent(a), 1, IBV_WC_RDMA_WRITE));
   EXPECT_EQ(soft::thread_counters.copies - before.copies, 1U);
   EXPECT_EQ(soft::thread_counters.services, before.services);
+}
+
+// A copy is over for the memory's owner when the kernel is done, whether its initiator polls or not.
+TEST_P(SoftOutside, DeregisteringWaitsForNoPoll) {
+  ASSERT_EQ(to(Request(IBV_WR_RDMA_READ, 1).gather(near_.sge(0, kOutsideBytes)), 0).post(a), 0);
+  ASSERT_OK(b.nic->dereg_mr(far_.region.release(), soon()));
+  // What was under way by then is complete, or refused.
+  const ibv_wc wc = sent(a);
+  EXPECT_TRUE(wc.status == IBV_WC_SUCCESS || wc.status == IBV_WC_REM_ACCESS_ERR) << wc.status;
 }
 
 // Pages that are taken away under a region are found by the copy, and nobody dies of it.

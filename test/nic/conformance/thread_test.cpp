@@ -10,7 +10,7 @@
 namespace verbena::nic::conformance {
 namespace {
 
-constexpr std::size_t kStride = 65536;
+constexpr std::size_t kLargest = 65536;
 constexpr std::uint32_t kQueueDepth = 16;
 
 class Threads : public Bare {
@@ -50,7 +50,7 @@ TEST_P(Threads, MessagesBothWays) {
   ASSERT_NO_FATAL_FAILURE(make_pair({.send_depth = kQueueDepth, .recv_depth = kQueueDepth}));
   const auto size_of = [](std::uint64_t i) -> std::size_t {
     constexpr std::array<std::size_t, 8> kSizes = {8, 40, 64, 300, 0, 4096, 17, 1000};
-    return i % 1000 == 999 ? kStride : kSizes[i * 5 % kSizes.size()];
+    return i % 1000 == 999 ? kLargest : kSizes[i * 5 % kSizes.size()];
   };
   run_both([&](Side& side, Side&) {
     const std::uint64_t seed = &side == &a ? 0 : 1U << 20;
@@ -58,9 +58,10 @@ TEST_P(Threads, MessagesBothWays) {
     std::uint64_t posted = 0, retired = 0, arrived = 0, receives = 0;
     while (arrived < count || retired < count) {
       for (; receives < count && receives - arrived < kQueueDepth; ++receives)
-        if (side.post_recv(receives, side.sge(kTarget + receives % kQueueDepth * kStride, kStride)) != 0) return false;
+        if (side.post_recv(receives, side.sge(kTarget + receives % kQueueDepth * kLargest, kLargest)) != 0)
+          return false;
       for (; posted < count && posted - retired < kQueueDepth; ++posted) {
-        const std::size_t offset = posted % kQueueDepth * kStride;
+        const std::size_t offset = posted % kQueueDepth * kLargest;
         test::fill(side.bytes(offset, size_of(posted)), seed + posted);
         if (Request(IBV_WR_SEND, posted).gather(side.sge(offset, size_of(posted))).post(side) != 0) return false;
       }
@@ -69,7 +70,7 @@ TEST_P(Threads, MessagesBothWays) {
         if (!succeeded(side.sent.front(), retired, IBV_WC_SEND)) return false;
       for (; !side.received.empty(); side.received.pop_front(), ++arrived) {
         const ibv_wc& wc = side.received.front();
-        const auto bytes = side.bytes(kTarget + arrived % kQueueDepth * kStride, size_of(arrived));
+        const auto bytes = side.bytes(kTarget + arrived % kQueueDepth * kLargest, size_of(arrived));
         if (!succeeded(wc, arrived, IBV_WC_RECV) || wc.byte_len != bytes.size() ||
             !test::matches(bytes, other_seed + arrived))
           return false;
@@ -90,7 +91,7 @@ TEST_P(Threads, WritesWithImmediateBothWays) {
     for (std::uint64_t i = 0; i < kQueueDepth; ++i)
       if (side.post_recv(i, {}) != 0) return false;
     for (std::uint64_t round = 0; round < count; ++round) {
-      const std::size_t slot = round % 2 * kStride;
+      const std::size_t slot = round % 2 * kLargest;
       test::fill(side.bytes(slot, size_of(round)), seed + round);
       if (Request(IBV_WR_RDMA_WRITE_WITH_IMM, round)
               .gather(side.sge(slot, size_of(round)))

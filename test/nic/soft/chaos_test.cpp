@@ -18,7 +18,7 @@ using conformance::Bare;
 using conformance::Case;
 using conformance::failed;
 using conformance::Layout;
-using conformance::Request;
+using Post = conformance::Request;
 using conformance::succeeded;
 using soft::Dice;
 using soft::parse_chaos;
@@ -126,7 +126,7 @@ class Chaos : public Bare {
         EXPECT_EQ(b.post_recv(1000 + i, b.sge(0, 4096)), 0);
       }
       const ibv_wr_opcode opcode = i % 3 == 0 ? IBV_WR_SEND : i % 3 == 1 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
-      Request request(opcode, i);
+      Post request(opcode, i);
       request.gather(a.sge(8192, bytes));
       if (opcode != IBV_WR_SEND) request.remote(b, 16384);
       EXPECT_EQ(request.post(a), 0);
@@ -154,7 +154,7 @@ TEST_P(Chaos, PiecesLandOverSeveralPolls) {
   begin({.pieces = 1});
   constexpr std::size_t kBytes = 4096;
   std::ranges::fill(a.bytes(0, kBytes), std::byte{7});
-  ASSERT_EQ(Request(IBV_WR_RDMA_WRITE, 1).gather(a.sge(0, kBytes)).remote(b, 0).post(a), 0);
+  ASSERT_EQ(Post(IBV_WR_RDMA_WRITE, 1).gather(a.sge(0, kBytes)).remote(b, 0).post(a), 0);
   bool was_torn = false;
   for (int i = 0; i < 10'000 && a.sent.empty(); ++i) {
     const auto landed = std::ranges::count(b.bytes(0, kBytes), std::byte{7});
@@ -166,12 +166,9 @@ TEST_P(Chaos, PiecesLandOverSeveralPolls) {
   EXPECT_TRUE(succeeded(sent(a), 1, IBV_WC_RDMA_WRITE));
   EXPECT_EQ(std::ranges::count(b.bytes(0, kBytes), std::byte{7}), static_cast<std::ptrdiff_t>(kBytes));
   // And the other way, into two segments that do not end on a line.
-  ASSERT_EQ(Request(IBV_WR_RDMA_READ, 2)
-                .gather(a.sge(10'001, 1000))
-                .gather(a.sge(20'003, kBytes - 1000))
-                .remote(b, 0)
-                .post(a),
-            0);
+  ASSERT_EQ(
+      Post(IBV_WR_RDMA_READ, 2).gather(a.sge(10'001, 1000)).gather(a.sge(20'003, kBytes - 1000)).remote(b, 0).post(a),
+      0);
   EXPECT_TRUE(succeeded(sent(a), 2, IBV_WC_RDMA_READ));
   EXPECT_EQ(std::ranges::count(a.bytes(10'001, 1000), std::byte{7}), 1000);
   EXPECT_EQ(std::ranges::count(a.bytes(20'003, kBytes - 1000), std::byte{7}), 3096);
@@ -183,7 +180,7 @@ TEST_P(Chaos, ImmediateComesAfterItsPieces) {
   for (std::uint8_t round = 1; round <= 20; ++round) {
     ASSERT_EQ(b.post_recv(round, b.sge(100'000, 64)), 0);
     std::ranges::fill(a.bytes(0, kBytes), std::byte{round});
-    ASSERT_EQ(Request(IBV_WR_RDMA_WRITE_WITH_IMM, round).gather(a.sge(0, kBytes)).remote(b, 0).immediate(round).post(a),
+    ASSERT_EQ(Post(IBV_WR_RDMA_WRITE_WITH_IMM, round).gather(a.sge(0, kBytes)).remote(b, 0).immediate(round).post(a),
               0);
     EXPECT_TRUE(succeeded(received(b), round, IBV_WC_RECV_RDMA_WITH_IMM));
     EXPECT_EQ(std::ranges::count(b.bytes(0, kBytes), std::byte{round}), static_cast<std::ptrdiff_t>(kBytes));
@@ -195,7 +192,7 @@ TEST_P(Chaos, SleepersAreWokenAllTheSame) {
   begin({.delay = 0.7, .pieces = 0.5, .hold = 0.7, .rnr = 0.5});
   for (std::uint64_t i = 0; i < 50; ++i) {
     ASSERT_EQ(b.post_recv(i, b.sge(0, 4096)), 0);
-    ASSERT_EQ(Request(IBV_WR_SEND, i).gather(a.sge(0, 1000)).post(a), 0);
+    ASSERT_EQ(Post(IBV_WR_SEND, i).gather(a.sge(0, 1000)).post(a), 0);
     ASSERT_NO_FATAL_FAILURE(a.sleep_until_sent());
     EXPECT_TRUE(succeeded(a.sent.front(), i, IBV_WC_SEND));
     a.sent.clear();
@@ -208,7 +205,7 @@ TEST_P(Chaos, RetryExceededMayHaveBeenExecuted) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     begin({.seed = seed, .retry = 1});
     std::ranges::fill(a.bytes(0, 200), std::byte{9});
-    ASSERT_EQ(Request(IBV_WR_RDMA_WRITE, 1).gather(a.sge(0, 200)).remote(b, 0).post(a), 0);
+    ASSERT_EQ(Post(IBV_WR_RDMA_WRITE, 1).gather(a.sge(0, 200)).remote(b, 0).post(a), 0);
     EXPECT_TRUE(failed(sent(a), 1, IBV_WC_RETRY_EXC_ERR));
     EXPECT_EQ(a.state(), IBV_QPS_ERR);
     EXPECT_EQ(a.nic->qp_failure(a.qp.get()), Status::kRetryExceeded);
@@ -224,13 +221,13 @@ TEST_P(Chaos, RetryExceededMayHaveBeenExecuted) {
 TEST_P(Chaos, RnrCountsAgainstItsRetries) {
   begin({.rnr = 1}, {.rnr_retry = 0});
   ASSERT_EQ(b.post_recv(1, b.sge(0, 64)), 0);
-  ASSERT_EQ(Request(IBV_WR_SEND, 1).gather(a.sge(0, 64)).post(a), 0);
+  ASSERT_EQ(Post(IBV_WR_SEND, 1).gather(a.sge(0, 64)).post(a), 0);
   EXPECT_TRUE(failed(sent(a), 1, IBV_WC_RNR_RETRY_EXC_ERR));
   EXPECT_EQ(a.nic->qp_failure(a.qp.get()), Status::kRnrExceeded);
   TearDown();
   begin({.rnr = 1}, {.rnr_retry = 7});
   ASSERT_EQ(b.post_recv(1, b.sge(0, 64)), 0);
-  ASSERT_EQ(Request(IBV_WR_SEND, 1).gather(a.sge(0, 64)).post(a), 0);
+  ASSERT_EQ(Post(IBV_WR_SEND, 1).gather(a.sge(0, 64)).post(a), 0);
   EXPECT_TRUE(succeeded(sent(a), 1, IBV_WC_SEND));
   EXPECT_TRUE(succeeded(received(b), 1, IBV_WC_RECV));
 }
@@ -245,7 +242,7 @@ TEST_P(Chaos, FatalErrorAndDeathFlushWhatIsBehind) {
                                Ending{{.death = 1}, IBV_WC_RETRY_EXC_ERR, Status::kPeerLost}}) {
     begin(ending.chaos);
     for (std::uint64_t i = 1; i <= 3; ++i) {
-      ASSERT_EQ(Request(IBV_WR_RDMA_WRITE, i).gather(a.sge(0, 8)).remote(b, 0).post(a), 0);
+      ASSERT_EQ(Post(IBV_WR_RDMA_WRITE, i).gather(a.sge(0, 8)).remote(b, 0).post(a), 0);
     }
     const std::vector<ibv_wc> ends = sent(a, 3);
     EXPECT_TRUE(failed(ends[0], 1, ending.status));

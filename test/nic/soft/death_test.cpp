@@ -26,7 +26,7 @@ namespace verbena::nic::soft {
 namespace {
 
 using namespace std::chrono_literals;
-using conformance::Request;
+using Post = conformance::Request;
 using conformance::Side;
 using conformance::SideOptions;
 
@@ -37,7 +37,7 @@ const char* name_of(Phase phase) {
   return kNames[static_cast<std::size_t>(phase)];
 }
 
-constexpr SideOptions kOptions{.send_depth = 32, .recv_depth = 32, .cqe = 128, .arena_bytes = std::size_t{512} << 10};
+constexpr SideOptions kRoomy{.send_depth = 32, .recv_depth = 32, .cqe = 128, .arena_bytes = std::size_t{512} << 10};
 
 // Where things are in either arena. Messages come into kInbox, kSlotBytes apart.
 constexpr std::size_t kSlotBytes = 4096;
@@ -82,10 +82,10 @@ void post_receives(Side& side) {
     require(side.post_recv(i, side.sge(kInbox + i * kSlotBytes, kSlotBytes)) == 0, "post_recv");
 }
 
-Request message(const Side& side, std::size_t i) {
+Post message(const Side& side, std::size_t i) {
   const std::size_t at = kOutbox + i % kMessages * kSlotBytes;
   test::fill(side.bytes(at, length_of(i)), i);
-  Request request(IBV_WR_SEND, i);
+  Post request(IBV_WR_SEND, i);
   request.gather(side.sge(at, length_of(i)));
   return request;
 }
@@ -94,22 +94,22 @@ void post_everything(Side& side, const Window& window) {
   const auto remote = [&](std::size_t offset) { return window.address + offset; };
   test::fill(side.bytes(kWritten, 64), 100);
   test::fill(side.bytes(kWrittenImm, kImmBytes), 101);
-  std::array<Request, kPostedCount> requests{
+  std::array<Post, kPostedCount> requests{
       message(side, 0),
       message(side, 1),
-      Request(IBV_WR_RDMA_WRITE, kPlainWrite).gather(side.sge(kWritten, 64)).remote(remote(kWritten), window.rkey),
-      Request(IBV_WR_RDMA_WRITE_WITH_IMM, kImmWrite)
+      Post(IBV_WR_RDMA_WRITE, kPlainWrite).gather(side.sge(kWritten, 64)).remote(remote(kWritten), window.rkey),
+      Post(IBV_WR_RDMA_WRITE_WITH_IMM, kImmWrite)
           .gather(side.sge(kWrittenImm, kImmBytes))
           .remote(remote(kWrittenImm), window.rkey)
           .immediate(htonl(0xABCD)),
-      Request(IBV_WR_RDMA_READ, kPlainRead).gather(side.sge(kSource, kImmBytes)).remote(remote(kSource), window.rkey),
-      Request(IBV_WR_ATOMIC_FETCH_AND_ADD, kFetchAdd)
+      Post(IBV_WR_RDMA_READ, kPlainRead).gather(side.sge(kSource, kImmBytes)).remote(remote(kSource), window.rkey),
+      Post(IBV_WR_ATOMIC_FETCH_AND_ADD, kFetchAdd)
           .gather(side.sge(kCounter, 8))
           .atomic(remote(kCounter), window.rkey, kAdded),
       message(side, 2)};
-  for (Request& request : requests) (void)request.prepare();
+  for (Post& request : requests) (void)request.prepare();
   begin_phase();
-  for (Request& request : requests) {
+  for (Post& request : requests) {
     ibv_send_wr* bad = nullptr;
     if (ibv_post_send(side.qp.get(), &request.prepare(), &bad) != 0) ::_exit(4);
   }
@@ -120,7 +120,7 @@ void post_everything(Side& side, const Window& window) {
 void receive_everything(Side& side) {
   std::size_t next = 0;
   // The echoes, and what is compared with: bytes are made and checked outside of the phase, or it is mostly that.
-  std::vector<Request> echoes;
+  std::vector<Post> echoes;
   for (std::size_t i = 0; i < kMessages; ++i) echoes.push_back(message(side, i));
   begin_phase();
   const Deadline deadline = Deadline::after(60s);
@@ -153,7 +153,7 @@ void live(Phase phase, int socket) {
   require(test::is_ok(opened), "open_soft");
   std::unique_ptr<Nic> nic = std::move(*opened);
   Side side;
-  require(test::is_ok(make_side(side, *nic, kOptions)), "make_side");
+  require(test::is_ok(make_side(side, *nic, kRoomy)), "make_side");
   post_receives(side);
   Introduction survivor;
   require(put(socket, introduce(side)) && get(socket, survivor), "introduction");
@@ -222,7 +222,7 @@ class Death : public testing::TestWithParam<Phase> {
 
 void Death::prepare() {
   side_ = Side();
-  ASSERT_OK(make_side(side_, *nic_, kOptions));
+  ASSERT_OK(make_side(side_, *nic_, kRoomy));
   exposed_ = side_.reg(0, side_.arena.size(), conformance::kAllAccess);
   ASSERT_TRUE(exposed_);
   post_receives(side_);

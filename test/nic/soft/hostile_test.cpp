@@ -5,7 +5,9 @@
 #include "other_process.hpp"
 #include "raw_peer.hpp"
 
+#include "nic/soft/soft_nic.hpp"
 #include "process.hpp"
+#include "stuck_file.hpp"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -15,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,13 +34,14 @@ namespace verbena::nic::soft {
 namespace {
 
 using namespace std::chrono_literals;
-using conformance::Request;
+using Post = conformance::Request;
 using conformance::Side;
 using conformance::SideOptions;
 using WireRequest = soft::Request;
 
 constexpr uid_t kStranger = 65534;
-constexpr SideOptions kOptions{.send_depth = 32, .recv_depth = 32, .cqe = 128, .arena_bytes = std::size_t{64} << 10};
+constexpr SideOptions kHostileOptions{
+    .send_depth = 32, .recv_depth = 32, .cqe = 128, .arena_bytes = std::size_t{64} << 10};
 
 enum class Act : std::uint32_t {
   kGreet,        ///< Hello. `answer` is what came.
@@ -45,6 +49,8 @@ enum class Act : std::uint32_t {
   kOffer,        ///< A whole hand-made peer with the lie `lie`.
   kPush,         ///< Offers of many QPs to somebody's queue pair, and one in the name of `victim`.
   kFlood,        ///< Connections, half messages, long messages.
+  kLend,         ///< Answers one request for memory as `lent` says. `count`: the pages that it has then.
+  kKeepAsking,   ///< Requests over the last offer's connection, until the owner says a word. `memory`: Flood, arena.
 };
 
 enum class Lie : std::uint32_t {
@@ -55,6 +61,8 @@ enum class Lie : std::uint32_t {
   kHugeData,
   kSmallFile,
   kUnsealed,
+  kSparse,     ///< Its pages are made by whoever reads them first.
+  kPunchable,  ///< They are there, and may go again.
   kOddStart,
   kNotMemory,
   // Slots.
@@ -73,8 +81,25 @@ enum class Lie : std::uint32_t {
   kFlippingAsk,  ///< What it asks of the service thread changes while it is read. `memory`: address, key.
   // Handshake.
   kTwoFaced,  ///< Offers, and refuses the offer that it gets.
+  kLends,     ///< No lie; it has keys of kLentKeys memories, to lend.
   kGarbage,   ///< And beyond: random words in the slots, a seed each.
 };
+
+/// Memory that the stranger lends.
+struct Lent {
+  std::size_t bytes = 0;
+  bool is_whole = false;
+  bool is_kept = false;  ///< Sealed so that its pages stay.
+  bool is_writable = false;
+};
+/// The stranger's memories, and the indices of their keys: the first half may be read, the others also written. Each
+/// begins at the address kLentAddress.
+constexpr std::uint32_t kLentKeys = 8;
+constexpr std::uint64_t kLentAddress = 1 << 20;
+constexpr std::uint32_t lent_key(std::uint32_t number) { return kRemoteKeyBit | number << 8 | 1; }
+
+/// What a peer that keeps asking asks.
+enum class Flood : std::uint64_t { kTakes, kAllKinds, kConnections };
 
 struct Command {
   Act act{};
@@ -82,6 +107,7 @@ struct Command {
   Introduction owner;
   QpAddress victim;
   std::array<std::uint64_t, 3> memory{};  ///< Lease, read-only arena, not granted, unless the lie says otherwise.
+  Lent lent{};
 };
 
 struct Outcome {
@@ -176,11 +202,13 @@ struct RawQp {
 RawQp make_raw_qp(Outcome& outcome, Lie lie) {
   RawQp qp;
   qp.size = qp.geometry.total_bytes();
-  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  qp.file = make_memfd(lie == Lie::kSmallFile ? 4096 : qp.size, lie == Lie::kUnsealed ? 0 : kSeals);
+  qp.file = make_memfd(lie == Lie::kSmallFile ? 4096 : qp.size, 0);
   void* data = ::mmap(nullptr, qp.size, PROT_READ | PROT_WRITE, MAP_SHARED, qp.file.get(), 0);
   outcome.expect(data != MAP_FAILED, "mmap");
   qp.data = static_cast<std::byte*>(data);
+  if (lie != Lie::kSparse && lie != Lie::kSmallFile) std::memset(qp.data, 0, qp.size);
+  const int seals = lie == Lie::kPunchable ? kKeptSeals & ~F_SEAL_FUTURE_WRITE : kKeptSeals;
+  outcome.expect(lie == Lie::kUnsealed || ::fcntl(qp.file.get(), F_ADD_SEALS, seals) == 0, "seals");
   qp.control().rare.readiness.store(Readiness::kReady);
   qp.control().rare.min_receive.store(~0U);
   if (lie == Lie::kNotMemory) {
@@ -282,6 +310,57 @@ void flip_asks(Outcome& outcome, const Command& command, const RawQp& qp, int fd
   ::munmap(theirs, size);
 }
 
+constexpr std::uint32_t kEntries = 4096;
+
+/// A table of keys; `lent` bytes are behind each of the lent ones. The others were never written.
+Fd make_keys(Outcome& outcome, std::size_t lent) {
+  Fd keys = make_memfd(kEntries * sizeof(KeyEntry), 0);
+  std::vector<KeyEntry> entries(kLentKeys + 1);
+  for (std::uint32_t number = 1; lent != 0 && number <= kLentKeys; ++number) {
+    KeyEntry& entry = entries[number];
+    entry.live.store(std::uint64_t{1} << 32 | lent_key(number));
+    entry.domain.store(1);
+    entry.access.store(IBV_ACCESS_REMOTE_READ | (number > kLentKeys / 2 ? IBV_ACCESS_REMOTE_WRITE : 0));
+    entry.iova.store(kLentAddress);
+    entry.length.store(lent);
+    entry.memory_id.store(number);
+  }
+  const std::size_t bytes = entries.size() * sizeof(KeyEntry);
+  outcome.expect(::pwrite(keys.get(), entries.data(), bytes, 0) == static_cast<ssize_t>(bytes), "keys");
+  outcome.expect(::fcntl(keys.get(), F_ADD_SEALS, kKeptSeals) == 0, "seals of the keys");
+  return keys;
+}
+
+std::uint32_t pages_of(int fd) {
+  struct stat file{};
+  return ::fstat(fd, &file) == 0 ? static_cast<std::uint32_t>(file.st_blocks / 8) : 0;
+}
+
+/// Lends memory to the first who asks, and tells the pages that it has once the owner is done with it.
+void lend(Outcome& outcome, const Lent& lent, int socket, RawListener& listener, Fd& lent_memory) {
+  lent_memory = make_memfd(lent.bytes, 0);
+  if (lent.is_whole) {
+    const std::vector<std::byte> bytes(lent.bytes, std::byte{1});
+    outcome.expect(::pwrite(lent_memory.get(), bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(lent.bytes),
+                   "pwrite");
+  }
+  const int seals = lent.is_kept ? kKeptSeals : kKeptSeals & ~F_SEAL_FUTURE_WRITE;
+  outcome.expect(::fcntl(lent_memory.get(), F_ADD_SEALS, seals) == 0, "seals of what is lent");
+  WireRequest request;
+  Fds fds;
+  const bool is_asked = listener.take(request, fds, Deadline::after(10s)) && request.type == RequestType::kMemory;
+  outcome.expect(is_asked, "was not asked for memory");
+  Reply mine;
+  mine.gid = listener.gid();
+  mine.size = lent.bytes;
+  mine.writable = lent.is_writable ? 1 : 0;
+  mine.is_populated = 1;
+  outcome.expect(listener.answer(mine, {lent_memory.get()}), "could not answer");
+  std::uint32_t is_done = 0;
+  outcome.expect(get(socket, is_done), "the owner is gone");
+  outcome.count = pages_of(lent_memory.get());
+}
+
 /// Offers, says where it listens, serves the owner's connection, then tells its lie.
 void offer_and_lie(Outcome& outcome, const Command& command, int socket, RawListener& listener, RawClient& client) {
   const auto number = static_cast<std::uint64_t>(command.lie) + command.owner.address.qp_num * 1000ULL;
@@ -292,6 +371,12 @@ void offer_and_lie(Outcome& outcome, const Command& command, int socket, RawList
   Fds fds;
   outcome.expect(client.connect(command.owner.address.gid) && client.hello(listener.gid(), reply, fds), "hello");
   const RawQp qp = make_raw_qp(outcome, command.lie);
+  if (command.lie == Lie::kAlwaysInside || command.lie == Lie::kTwoFaced) {
+    WireRequest memory;
+    memory.type = RequestType::kMemory;
+    memory.memory_id = command.memory[0];
+    outcome.expect(client.ask(memory, {}, reply, fds) && reply.answer == Answer::kOk, "memory");
+  }
   WireRequest offer;
   offer.type = RequestType::kOffer;
   offer.my_gid = listener.gid();
@@ -317,8 +402,7 @@ void offer_and_lie(Outcome& outcome, const Command& command, int socket, RawList
   }
   (void)put(socket, outcome);
 
-  constexpr std::uint32_t kKeys = 64;
-  const Fd keys = make_memfd(kKeys * sizeof(KeyEntry), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  const Fd keys = make_keys(outcome, command.lie == Lie::kLends ? command.lent.bytes : 0);
   for (bool offered = false; !offered && outcome.good;) {
     WireRequest request;
     if (!listener.take(request, fds, Deadline::after(10s))) return outcome.expect(false, "the owner did not connect");
@@ -326,7 +410,7 @@ void offer_and_lie(Outcome& outcome, const Command& command, int socket, RawList
     outcome.expect(!is_offer || (fds.count == 1 && request.bell_count == 0), "got a bell that it could empty");
     Reply mine;
     mine.gid = listener.gid();
-    mine.key_entries = kKeys;
+    mine.key_entries = kEntries;
     if (request.type == RequestType::kHello) {
       (void)listener.answer(mine, {keys.get()});
       continue;
@@ -384,7 +468,10 @@ void flood(Outcome& outcome, const Command& command, std::vector<RawClient>& hel
   const WireRequest hello;
   // Never takes an answer: it is cut off, not waited for.
   bool cut = false;
-  for (int i = 0; i < 100'000 && !cut; ++i) cut = !busy.send(&hello, sizeof hello) && errno != EAGAIN;
+  for (const Deadline deadline = conformance::soon(); !cut && !deadline.passed();) {
+    cut = !busy.send(&hello, sizeof hello) && errno != EAGAIN;
+    if (!cut) std::this_thread::yield();
+  }
   outcome.expect(cut, "was served for ever");
   for (int i = 0; i < 600; ++i) {
     RawClient greeted;
@@ -392,6 +479,60 @@ void flood(Outcome& outcome, const Command& command, std::vector<RawClient>& hel
     ++outcome.count;
     held.push_back(std::move(greeted));
   }
+}
+
+void connect_always(Outcome& outcome, const Command& command, int socket) {
+  pollfd told{socket, POLLIN, 0};
+  for (; ::poll(&told, 1, 0) == 0; ++outcome.count) {
+    RawClient one;
+    (void)one.connect(command.owner.address.gid);
+  }
+}
+
+/// Until the owner says a word. Then every request must have had its reply.
+void ask_always(Outcome& outcome, const Command& command, int socket, RawClient& client) {
+  constexpr std::uint32_t kMostUnanswered = 64;  // Whoever takes no replies is cut off.
+  constexpr std::array kKinds{RequestType::kTake, RequestType::kServe, RequestType::kWake,  RequestType::kTake,
+                              RequestType::kTake, RequestType::kHello, RequestType::kMemory};
+  const std::size_t kinds = command.memory[0] == static_cast<std::uint64_t>(Flood::kAllKinds) ? kKinds.size() : 1;
+  // Several threads: a single one and the control thread wake each other in turns, and both idle.
+  const auto send_takes = [&](const std::stop_token& stop) {
+    WireRequest take;
+    take.type = RequestType::kTake;
+    take.your_qp = command.owner.address.qp_num;
+    while (!stop.stop_requested()) (void)client.send(&take, sizeof take);
+  };
+  std::jthread second(send_takes);
+  std::jthread third(send_takes);
+  std::size_t unanswered = 0;
+  pollfd told{socket, POLLIN, 0};
+  while (outcome.count % 256 != 0 || ::poll(&told, 1, 0) == 0) {
+    WireRequest request;
+    request.type = kKinds[outcome.count++ % kinds];
+    request.your_qp = command.owner.address.qp_num;
+    request.memory_id = command.memory[1];
+    const bool has_reply = request.type == RequestType::kHello || request.type == RequestType::kMemory;
+    if (has_reply && unanswered == kMostUnanswered) continue;
+    const bool is_sent = client.send(&request, sizeof request);
+    outcome.expect(is_sent || errno == EAGAIN, "was cut off");
+    if (is_sent && has_reply) ++unanswered;
+    unanswered -= client.drop_replies();
+  }
+  second = {};
+  third = {};
+  Reply reply;
+  Fds fds;
+  for (; unanswered != 0 && outcome.good; --unanswered) outcome.expect(client.take(reply, fds), "a reply is missing");
+}
+
+void keep_asking(Outcome& outcome, const Command& command, int socket, RawClient& client) {
+  if (command.memory[0] == static_cast<std::uint64_t>(Flood::kConnections)) {
+    connect_always(outcome, command, socket);
+  } else {
+    ask_always(outcome, command, socket, client);
+  }
+  char word = 0;
+  outcome.expect(get(socket, word), "the owner is gone");
 }
 
 int be_stranger(int socket) {
@@ -404,6 +545,7 @@ int be_stranger(int socket) {
   std::vector<RawClient> held;
   RawListener listener;
   RawClient client;
+  Fd lent_memory;
   for (Command command; get(socket, command);) {
     Outcome outcome;
     Reply reply;
@@ -420,6 +562,8 @@ int be_stranger(int socket) {
       case Act::kOffer: offer_and_lie(outcome, command, socket, listener, client); break;
       case Act::kPush: push_offers(outcome, command); break;
       case Act::kFlood: flood(outcome, command, held); break;
+      case Act::kLend: lend(outcome, command.lent, socket, listener, lent_memory); break;
+      case Act::kKeepAsking: keep_asking(outcome, command, socket, client); break;
     }
     if (!put(socket, outcome)) return 3;
   }
@@ -443,7 +587,7 @@ int be_peer(std::uint64_t argument, int socket) {
   if ((argument & 2) != 0) options.allowed_uids = std::span(&root, 1);
   auto nic = open_soft(options);
   Side side;
-  if (!nic || !make_side(side, **nic, kOptions)) return 3;
+  if (!nic || !make_side(side, **nic, kHostileOptions)) return 3;
   Introduction owner;
   if (!put(socket, introduce(side)) || !get(socket, owner)) return 4;
   const auto connected = connect_side(side, owner.address);
@@ -451,7 +595,7 @@ int be_peer(std::uint64_t argument, int socket) {
   if (!put(socket, status)) return 5;
   if (connected) {
     test::fill(side.bytes(0, 64), 5);
-    (void)Request(IBV_WR_SEND, 1).gather(side.sge(0, 64)).post(side);
+    (void)Post(IBV_WR_SEND, 1).gather(side.sge(0, 64)).post(side);
   }
   if ((argument & 8) != 0 && ::fork() == 0) {
     ::prctl(PR_SET_PDEATHSIG, 0);
@@ -496,7 +640,7 @@ class Hostile : public testing::Test {
   }
   /// Starts an honest process, connects `side_` to it, and polls until its message has come. `argument` is the role's.
   void receive_from_peer(std::uint64_t argument) {
-    ASSERT_OK(make_side(side_, *nic_, kOptions));
+    ASSERT_OK(make_side(side_, *nic_, kHostileOptions));
     ASSERT_EQ(side_.post_recv(1, side_.sge(0, 64)), 0);
     ASSERT_NO_FATAL_FAILURE(start("peer", argument));
     Introduction peer;
@@ -523,14 +667,14 @@ class Hostile : public testing::Test {
   }
   /// A pair of this NIC's own that nothing may disturb.
   void make_good() {
-    ASSERT_OK(make_side(good_, *nic_, kOptions));
-    ASSERT_OK(make_side(twin_, *nic_, kOptions));
+    ASSERT_OK(make_side(good_, *nic_, kHostileOptions));
+    ASSERT_OK(make_side(twin_, *nic_, kHostileOptions));
   }
   void exchange() {
     good_.received.clear();
     ASSERT_EQ(good_.post_recv(9, good_.sge(0, 4096)), 0);
     test::fill(twin_.bytes(0, 4096), ++messages_);
-    ASSERT_EQ(Request(IBV_WR_SEND, 1).gather(twin_.sge(0, 4096)).post(twin_), 0);
+    ASSERT_EQ(Post(IBV_WR_SEND, 1).gather(twin_.sge(0, 4096)).post(twin_), 0);
     const Deadline deadline = conformance::soon();
     while (good_.received.empty() && !deadline.passed()) poll_all();
     ASSERT_FALSE(good_.received.empty());
@@ -548,14 +692,19 @@ class Hostile : public testing::Test {
     while (side_.state() != IBV_QPS_ERR && !deadline.passed()) poll_all();
     return side_.state() == IBV_QPS_ERR;
   }
-  /// One hand-made peer with one lie, connected as far as it goes.
-  void meet(Lie lie) {
+  /// One hand-made peer with one lie, connected as far as it goes. `lent`: bytes behind each of its keys.
+  void meet(Lie lie, std::size_t lent = 0) {
     side_ = Side();
-    ASSERT_OK(make_side(side_, *nic_, kOptions));
+    ASSERT_OK(make_side(side_, *nic_, kHostileOptions));
     if (lie != Lie::kCounters) {
       for (std::size_t i = 0; i < 4; ++i) ASSERT_EQ(side_.post_recv(i, side_.sge(i * 8192, 8192)), 0);
     }
-    Command command{.act = Act::kOffer, .lie = lie, .owner = introduce(side_), .victim = {}, .memory = {}};
+    Command command{.act = Act::kOffer,
+                    .lie = lie,
+                    .owner = introduce(side_),
+                    .victim = {},
+                    .memory = {side_.memory_id},
+                    .lent = {lent}};
     if (lie == Lie::kFlippingAsk) {
       ASSERT_NO_FATAL_FAILURE(make_target(command));
     }
@@ -571,6 +720,22 @@ class Hostile : public testing::Test {
     ASSERT_TRUE(get(other_.socket(), done));
     EXPECT_TRUE(done.good) << done.text;
     served_ = done.count;
+  }
+
+  /// Imports the stranger's window of that number, which lends memory for it. Returns the pages that the memory has
+  /// then.
+  std::uint32_t borrow(std::uint32_t number, const Lent& lent, Status expected,
+                       std::uint32_t access = IBV_ACCESS_REMOTE_READ) {
+    const Command command{.act = Act::kLend, .lie = {}, .owner = {}, .victim = {}, .memory = {}, .lent = lent};
+    EXPECT_TRUE(put(other_.socket(), command));
+    const Window window{
+        .address = kLentAddress, .length = lent.bytes, .rkey = lent_key(number), .access = access, .memory_id = number};
+    const auto imported = nic_->import_window(side_.qp.get(), window, conformance::soon());
+    EXPECT_EQ(imported ? Status::kOk : imported.error().status(), expected);
+    Outcome outcome;
+    EXPECT_TRUE(put(other_.socket(), std::uint32_t{1}) && get(other_.socket(), outcome) && outcome.good)
+        << outcome.text;
+    return outcome.count;
   }
 
   /// A region of kFlippedBytes in the middle of this process's own memory, for the peer of `side_`.
@@ -599,7 +764,7 @@ class Hostile : public testing::Test {
 TEST_F(Hostile, AnotherUserIsRefusedByDefault) {
   nic_.reset();
   ASSERT_NO_FATAL_FAILURE(open(false));
-  ASSERT_OK(make_side(side_, *nic_, kOptions));
+  ASSERT_OK(make_side(side_, *nic_, kHostileOptions));
   ASSERT_NO_FATAL_FAILURE(start("stranger"));
   const Outcome outcome = act({.act = Act::kGreet, .lie = {}, .owner = introduce(side_), .victim = {}, .memory = {}});
   EXPECT_EQ(outcome.answer, Answer::kNotAllowed);
@@ -627,7 +792,7 @@ TEST_F(Hostile, AnotherUserConnectsWhenAllowed) {
 }
 
 TEST_F(Hostile, DescriptorsAreGoodForNothingElse) {
-  ASSERT_OK(make_side(side_, *nic_, kOptions));
+  ASSERT_OK(make_side(side_, *nic_, kHostileOptions));
   const auto make = [&](host::Share share, Grant::To to) {
     auto arena = host::Arena::create({.size_bytes = 65536, .share = share, .prefault_threads = 1});
     EXPECT_OK(arena);
@@ -650,6 +815,78 @@ TEST_F(Hostile, DescriptorsAreGoodForNothingElse) {
   EXPECT_TRUE(test::matches(open_arena.bytes(), 3));
   EXPECT_OK(nic_->detach(open_id));
   EXPECT_OK(nic_->detach(closed_id));
+}
+
+// A peer says that its memory is populated, as the honest one is that faults it in. Whoever believes it makes the
+// pages.
+TEST_F(Hostile, ClaimedPagesAreNotMade) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  constexpr std::size_t kClaimed = std::size_t{64} << 20;
+  const auto bytes_of = [](const host::Arena& arena) {
+    struct stat file{};
+    EXPECT_EQ(::fstat(arena.fd(), &file), 0);
+    return static_cast<std::size_t>(file.st_blocks) * 512;
+  };
+  for (const bool is_whole : {true, false}) {
+    SCOPED_TRACE(is_whole);
+    auto arena = host::Arena::create({.size_bytes = kClaimed, .share = host::Share::kReadWrite});
+    ASSERT_OK(arena);
+    const auto id = nic_->attach(*arena, {.to = Grant::To::kAnyPeer});
+    ASSERT_OK(id);
+    const auto address = reinterpret_cast<std::uint64_t>(arena->data());
+    const auto made = nic_->reg_mr(twin_.pd.get(), arena->data(), kClaimed, address, conformance::kAllAccess);
+    ASSERT_OK(made);
+    Mr region(*nic_, *made);
+    if (!is_whole) {
+      ASSERT_EQ(::fallocate(arena->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kClaimed - 4096), 0);
+    }
+    const std::size_t before = bytes_of(*arena);
+    const Window window = nic_->window_of(region.get());
+    ASSERT_OK(nic_->import_window(good_.qp.get(), window, conformance::soon()));
+    EXPECT_EQ(bytes_of(*arena), before);
+    EXPECT_OK(nic_->release_window(good_.qp.get(), window));
+    region = Mr();
+    EXPECT_OK(nic_->detach(*id));
+  }
+}
+
+// Whoever reads a hole makes the page, and pays for it as long as the stranger keeps the memory.
+TEST_F(Hostile, MemoryWithHolesIsNotRead) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  constexpr std::size_t kBytes = std::size_t{64} << 10;
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kLends, kBytes));
+  EXPECT_EQ(borrow(1, {.bytes = kBytes, .is_whole = true, .is_kept = true}, Status::kOk), kBytes / 4096);
+  EXPECT_EQ(borrow(2, {.bytes = kBytes, .is_kept = true}, Status::kProtocol), 0U);
+  EXPECT_EQ(borrow(3, {.bytes = kBytes, .is_writable = true}, Status::kProtocol), 0U);
+  EXPECT_EQ(borrow(4, {.bytes = kBytes, .is_whole = true}, Status::kProtocol), kBytes / 4096)
+      << "its pages can go again";
+  // Who may write there pays for what it touches, and for nothing before. A later import for reading finds that out.
+  constexpr std::uint32_t kBoth = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+  EXPECT_EQ(borrow(5, {.bytes = kBytes, .is_writable = true}, Status::kOk, kBoth), 0U);
+  const Window again{
+      .address = kLentAddress, .length = kBytes, .rkey = lent_key(5), .access = IBV_ACCESS_REMOTE_READ, .memory_id = 5};
+  EXPECT_STATUS(nic_->import_window(side_.qp.get(), again, conformance::soon()), Status::kProtocol);
+  // A key at a place of the table that nobody has written.
+  const Window nowhere{
+      .address = kLentAddress, .length = 8, .rkey = lent_key(kEntries - 1), .access = 0, .memory_id = 9};
+  EXPECT_STATUS(nic_->import_window(side_.qp.get(), nowhere, conformance::soon()), Status::kNotFound);
+  exchange();
+}
+
+TEST_F(Hostile, AddressSpaceIsBounded) {
+#if defined(VERBENA_TSAN)
+  GTEST_SKIP() << "TSan leaves a process 1.5 TiB";
+#endif
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  constexpr std::size_t kBytes = std::size_t{1} << 40;
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kLends, kBytes));
+  const Lent sparse{.bytes = kBytes, .is_writable = true};
+  EXPECT_EQ(borrow(5, sparse, Status::kOk, 0), 0U);
+  EXPECT_EQ(borrow(6, sparse, Status::kOk, 0), 0U);
+  EXPECT_EQ(borrow(7, sparse, Status::kLimit, 0), 0U);
+  exchange();
 }
 
 TEST_F(Hostile, LiesEndTheLiarsQueuePair) {
@@ -703,7 +940,7 @@ TEST_F(Hostile, CountersThatLie) {
   for (int i = 0; i < 1000; ++i) {
     side_.poll();
     ibv_send_wr* bad = nullptr;
-    Request request(IBV_WR_SEND, 1);
+    Post request(IBV_WR_SEND, 1);
     request.gather(side_.sge(0, 4096));
     posted += ibv_post_send(side_.qp.get(), &request.prepare(), &bad) == 0;
   }
@@ -742,6 +979,41 @@ TEST_F(Hostile, APeerThatNeverLeavesARegion) {
   exchange();
 }
 
+// A peer that was given no time to leave may be in the middle of another, honest access.
+TEST_F(Hostile, AHandleThatEndsEndsNoConnection) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kAlwaysInside));
+  side_.reg(0, 4096, conformance::kAllAccess).reset();
+  Mr region = side_.reg(4096, 4096, conformance::kAllAccess);
+  EXPECT_STATUS(nic_->dereg_mr(region.release(), Deadline::now()), Status::kTimedOut);
+  side_.poll();
+  EXPECT_EQ(nic_->qp_failure(side_.qp.get()), Status::kOk);
+  EXPECT_EQ(nic_->qp_state(side_.qp.get()), IBV_QPS_RTS);
+  exchange();
+}
+
+// It is waited for once, and only where it can be.
+TEST_F(Hostile, APeerThatNeverLeavesHoldsUpOnlyWhatItHas) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kAlwaysInside));
+  auto arena = host::Arena::create({.size_bytes = 65536, .share = host::Share::kReadWrite, .prefault_threads = 1});
+  ASSERT_OK(arena);
+  const auto id = nic_->attach(*arena, {.to = Grant::To::kAnyPeer});
+  ASSERT_OK(id);
+  const auto address = reinterpret_cast<std::uint64_t>(arena->data());
+  const auto made = nic_->reg_mr(side_.pd.get(), arena->data(), 65536, address, conformance::kAllAccess);
+  ASSERT_OK(made);
+  EXPECT_OK(nic_->dereg_mr(*made, Deadline::now())) << "it was never handed that memory";
+  EXPECT_OK(nic_->detach(*id));
+  Mr first = side_.reg(0, 4096, conformance::kAllAccess);
+  Mr second = side_.reg(4096, 4096, conformance::kAllAccess);
+  EXPECT_STATUS(nic_->dereg_mr(first.release(), Deadline::after(20ms)), Status::kTimedOut);
+  EXPECT_STATUS(nic_->dereg_mr(second.release(), Deadline::never()), Status::kTimedOut);
+  exchange();
+}
+
 // Its thread may be in the middle of a copy. The region outlives the queue pair, and must not be reused before.
 TEST_F(Hostile, APeerThatIsInsideARegionWhenItsQueuePairGoes) {
   ASSERT_NO_FATAL_FAILURE(make_good_pair());
@@ -753,6 +1025,21 @@ TEST_F(Hostile, APeerThatIsInsideARegionWhenItsQueuePairGoes) {
   EXPECT_STATUS(nic_->dereg_mr(region.release(), Deadline::after(20ms)), Status::kTimedOut);
   other_ = OtherProcess();
   EXPECT_OK(nic_->dereg_mr(other.release(), conformance::soon()));
+  exchange();
+}
+
+// A queue pair may go before the news that its peer's process has ended. Nothing of the peer stays then.
+TEST_F(Hostile, APeerThatIsInsideWhenItIsKilledIsForgotten) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  const std::uint32_t before = nic_->objects().peers;
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kAlwaysInside));
+  side_.close();
+  EXPECT_EQ(nic_->objects().peers, before + 1) << "it is inside";
+  other_ = OtherProcess();
+  const Deadline deadline = conformance::soon();
+  while (nic_->objects().peers != before && !deadline.passed()) std::this_thread::yield();
+  EXPECT_EQ(nic_->objects().peers, before);
   exchange();
 }
 
@@ -780,12 +1067,12 @@ TEST_F(Hostile, APeerThatNeverLeavesAWindow) {
   Mw window(*nic_, *made);
   window->rkey = ibv_inc_rkey(window->rkey);
   const ibv_mw_bind_info bind{region.get(), side_.address(0), 4096, IBV_ACCESS_REMOTE_WRITE};
-  ASSERT_EQ(Request(IBV_WR_BIND_MW, 1).bind(window.get(), window->rkey, bind).post(side_), 0);
+  ASSERT_EQ(Post(IBV_WR_BIND_MW, 1).bind(window.get(), window->rkey, bind).post(side_), 0);
   const Deadline deadline = conformance::soon();
   while (side_.sent.empty() && !deadline.passed()) side_.poll();
   ASSERT_FALSE(side_.sent.empty());
   ASSERT_TRUE(conformance::succeeded(side_.sent.front(), 1, IBV_WC_BIND_MW));
-  ASSERT_EQ(Request(IBV_WR_LOCAL_INV, 2).invalidate(window->rkey).post(side_), 0);
+  ASSERT_EQ(Post(IBV_WR_LOCAL_INV, 2).invalidate(window->rkey).post(side_), 0);
   for (int i = 0; i < 100; ++i) side_.poll();
   EXPECT_EQ(side_.sent.size(), 1U) << "the peer is inside";
   ASSERT_OK(conformance::to_error(*nic_, side_.qp.get()));
@@ -825,9 +1112,33 @@ TEST_F(Hostile, APeerThatNeverLeavesHoldsUpNobodyElse) {
 TEST_F(Hostile, AnEventMustBeAnEventDescriptor) {
   ASSERT_NO_FATAL_FAILURE(start("stranger"));
   ASSERT_NO_FATAL_FAILURE(meet(Lie::kBrokenPipe));
-  (void)Request(IBV_WR_SEND, 1).gather(side_.sge(0, 8)).post(side_);
+  (void)Post(IBV_WR_SEND, 1).gather(side_.sge(0, 8)).post(side_);
   for (int i = 0; i < 100; ++i) side_.poll();
   EXPECT_EQ(offered_.answer, Answer::kBad);
+}
+
+// A file system that the peer serves may never answer a close.
+TEST_F(Hostile, ADescriptorThatNeverClosesHoldsUpNobody) {
+  const test::StuckFile file;
+  if (file.fd() < 0) GTEST_SKIP() << "no FUSE file system can be mounted here: " << std::strerror(errno);
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  for (int i = 0; i < 6; ++i) {
+    RawClient client;
+    Reply reply;
+    Fds fds;
+    ASSERT_TRUE(client.connect(nic_->gid()) && client.hello({}, reply, fds));
+    WireRequest offer;
+    offer.type = RequestType::kOffer;
+    offer.your_qp = good_.qp->qp_num;
+    // The first ones are refused for what they are; then this user has sent enough of them.
+    EXPECT_EQ(client.ask(offer, {file.fd()}, reply, fds), i < 4) << i;
+    EXPECT_TRUE(i >= 4 || reply.answer == Answer::kOk) << "an offer is looked at once the owner connects";
+  }
+  exchange();
+  RawClient client;
+  Reply reply;
+  Fds fds;
+  EXPECT_TRUE(client.connect(nic_->gid()) && client.hello({}, reply, fds));
 }
 
 TEST_F(Hostile, APeerThatConnectsAndRefuses) {
@@ -868,13 +1179,105 @@ TEST_F(Hostile, Flood) {
   ASSERT_NO_FATAL_FAILURE(receive_from_peer(0));
 }
 
+// A peer that asks all the time gets a part of the control thread, and the rest of it stays for everybody else.
+class Floods : public Hostile, public testing::WithParamInterface<Flood> {
+ protected:
+  /// Sleeps until a message has come.
+  static bool await_message(Side& side, Deadline deadline) {
+    while (side.received.empty()) {
+      EXPECT_EQ(ibv_req_notify_cq(side.recv_cq.get(), 0), 0);
+      side.poll();
+      if (side.received.empty() && !side.nic->wait(side.channel.get(), deadline)) return false;
+      side.poll();
+    }
+    side.received.clear();
+    side.sent.clear();
+    return true;
+  }
+  static void send_message(Side& side) {
+    EXPECT_EQ(side.post_recv(1, side.sge(0, 64)), 0);
+    EXPECT_EQ(Post(IBV_WR_SEND, 1).gather(side.sge(64, 64)).post(side), 0);
+  }
+  /// Messages to and fro between neighbours that sleep, until `is_enough` says so.
+  template <class Enough>
+  void exchange_asleep(const Enough& is_enough) {
+    EXPECT_EQ(good_.post_recv(1, good_.sge(0, 64)), 0);
+    const std::jthread echo([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        if (await_message(good_, Deadline::after(10ms))) send_message(good_);
+      }
+    });
+    while (!is_enough()) {
+      send_message(twin_);
+      ASSERT_TRUE(await_message(twin_, conformance::soon()));
+      // A pause, so that the peer has a processor to flood from.
+      (void)twin_.nic->wait(twin_.channel.get(), Deadline::after(1ms));
+    }
+  }
+  [[nodiscard]] Shares::Use use_of(pid_t pid, uid_t uid) const {
+    return static_cast<const SoftNic&>(*nic_).use_of({pid, uid});
+  }
+  /// The flood of the stranger that `side_` is connected with, until its share has been used up several times, or a
+  /// loaded machine keeps it from that.
+  void expect_bounded_use() {
+    const Shares::Use before = use_of(other_.pid(), kStranger);
+    const std::uint64_t begun = ticks_now();
+    ASSERT_TRUE(put(other_.socket(), Command{.act = Act::kKeepAsking,
+                                             .lie = {},
+                                             .owner = introduce(side_),
+                                             .victim = {},
+                                             .memory = {static_cast<std::uint64_t>(GetParam()), side_.memory_id}}));
+    const Deadline least = Deadline::after(1s);
+    const Deadline most = Deadline::after(5s);
+    ASSERT_NO_FATAL_FAILURE(exchange_asleep([&] {
+      return most.passed() || (least.passed() && use_of(other_.pid(), kStranger).put_off >= before.put_off + 5);
+    }));
+    const Shares::Use after = use_of(other_.pid(), kStranger);
+    const std::uint64_t elapsed = ticks_now() - begun;
+    was_put_off_ = after.put_off != before.put_off;
+    const std::uint64_t shares = elapsed / 4 + (GetParam() == Flood::kConnections ? elapsed / 16 : 0);
+    // Two bursts, and the requests that used them up.
+    EXPECT_LE(after.ticks - before.ticks, shares + 3 * ticks_in(Shares::kBurst)) << "of " << elapsed;
+  }
+
+  bool was_put_off_ = false;
+};
+
+TEST_P(Floods, TakeAPartOfTheControlThread) {
+  ASSERT_NO_FATAL_FAILURE(make_good_pair());
+  ASSERT_NO_FATAL_FAILURE(start("stranger"));
+  ASSERT_NO_FATAL_FAILURE(meet(Lie::kNone));
+  const Deadline deadline = conformance::soon();
+  while (side_.received.empty() && !deadline.passed()) side_.poll();
+  // From now on nobody rings for it but the control thread, on behalf of a peer that may have met a full socket.
+  (void)nic_->wait(side_.channel.get(), Deadline::now());
+  ASSERT_EQ(ibv_req_notify_cq(side_.recv_cq.get(), 0), 0);
+  ASSERT_NO_FATAL_FAILURE(expect_bounded_use());
+
+  // An honest process connects meanwhile, and waits for nothing.
+  const OtherProcess stranger = std::move(other_);
+  Side flooded = std::move(side_);
+  side_ = Side();
+  ASSERT_NO_FATAL_FAILURE(receive_from_peer(0));
+  EXPECT_EQ(use_of(other_.pid(), ::geteuid()).put_off, 0U);
+  Outcome outcome;
+  ASSERT_TRUE(put(stranger.socket(), 'e') && get(stranger.socket(), outcome));
+  EXPECT_TRUE(outcome.good) << outcome.text;
+  if (was_put_off_ && GetParam() == Flood::kTakes) {
+    EXPECT_OK(nic_->wait(flooded.channel.get(), conformance::soon()));
+    EXPECT_EQ(nic_->qp_failure(flooded.qp.get()), Status::kOk) << "it heard of the peer's end only";
+  }
+  flooded.close();
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, Floods, testing::Values(Flood::kTakes, Flood::kAllKinds, Flood::kConnections));
+
 // --- peers that are elsewhere, or gone -----------------------------------------------------------------------------
 
 class Elsewhere : public Hostile {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(open(false));
-    ASSERT_OK(make_side(side_, *nic_, kOptions));
+    ASSERT_OK(make_side(side_, *nic_, kHostileOptions));
   }
   void befriend(std::uint64_t argument) {
     ASSERT_NO_FATAL_FAILURE(start("peer", argument));
@@ -920,7 +1323,7 @@ TEST_F(Elsewhere, ADeadProcess) {
 TEST_F(Elsewhere, ANicClosedInALivingProcess) {
   auto second = open_soft({.max_qp = 16, .max_mr = 64});
   ASSERT_OK(second);
-  ASSERT_OK(make_side(good_, **second, kOptions));
+  ASSERT_OK(make_side(good_, **second, kHostileOptions));
   ASSERT_OK(connect_side(side_, (*second)->address_of(good_.qp.get())));
   ASSERT_OK(connect_side(good_, nic_->address_of(side_.qp.get())));
   good_.close();

@@ -1,4 +1,4 @@
-// A small model checker for two threads over memory with store buffers (total store order, as x86 has it).
+// A small model checker for up to three threads over memory with store buffers (total store order, as x86 has it).
 //
 // The code under test runs unchanged on fibers; each atomic access gives up control, stores wait in a buffer of their
 // thread until the scheduler lets the oldest out, and a depth-first search walks every order of steps and flushes,
@@ -10,6 +10,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -28,15 +29,15 @@ inline Model* current = nullptr;
 
 class Model {
  public:
-  static constexpr std::size_t kThreads = 2;
+  static constexpr std::size_t kThreads = 3;
 
-  /// Walks all interleavings of the two programs that `setup` makes anew for each run. Returns the first violation's
+  /// Walks all interleavings of the programs that `setup` makes anew for each run. Returns the first violation's
   /// text, or an empty string; `runs` counts executions.
   struct Scenario {
     std::function<void()> reset;                      ///< Fresh shared memory.
-    std::array<std::function<void()>, kThreads> run;  ///< The threads.
-    std::function<std::string()> finished;            ///< Checked when both have ended.
-    /// Memory that both share, part of the state.
+    std::array<std::function<void()>, kThreads> run;  ///< The threads; none is empty but the last ones.
+    std::function<std::string()> finished;            ///< Checked when all have ended.
+    /// Memory that they share, part of the state.
     std::vector<std::pair<const void*, std::size_t>> memory;
   };
   std::string walk(Scenario& scenario) {
@@ -139,7 +140,9 @@ class Model {
     thread.buffer.clear();
     thread.program = &program;
     thread.history = 0;
-    thread.ended = thread.waiting = false;
+    thread.ended = !program;
+    thread.waiting = false;
+    if (thread.ended) return;
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = thread.stack.get();
     thread.context.uc_stack.ss_size = kStackBytes;
@@ -168,17 +171,17 @@ class Model {
     for (std::size_t i = 0; i < kThreads; ++i) start(threads_[i], scenario.run[i]);
     alternatives_.resize(path.size());
     for (std::size_t depth = 0;; ++depth) {
-      // Choices: 0 and 1 run a thread, 2 and 3 let one store of a thread out.
-      std::array<std::size_t, 4> choices{};
+      // Choices: the first kThreads run a thread, the others let one store of a thread out.
+      std::array<std::size_t, 2 * kThreads> choices{};
       int count = 0;
       for (std::size_t i = 0; i < kThreads; ++i) {
         if (!threads_[i].ended && !threads_[i].waiting) choices[static_cast<std::size_t>(count++)] = i;
       }
       for (std::size_t i = 0; i < kThreads; ++i) {
-        if (!threads_[i].buffer.empty()) choices[static_cast<std::size_t>(count++)] = 2 + i;
+        if (!threads_[i].buffer.empty()) choices[static_cast<std::size_t>(count++)] = kThreads + i;
       }
       if (count == 0) {
-        if (threads_[0].ended && threads_[1].ended) return scenario.finished();
+        if (std::ranges::all_of(threads_, &Thread::ended)) return scenario.finished();
         return "stuck: a thread waits for something that never comes";
       }
       std::size_t chosen = 0;
@@ -191,8 +194,8 @@ class Model {
         alternatives_.push_back(count);
         chosen = choices[0];
       }
-      if (chosen >= 2) {
-        flush_one(threads_[chosen - 2]);
+      if (chosen >= kThreads) {
+        flush_one(threads_[chosen - kThreads]);
       } else {
         running_ = chosen;
         swapcontext(&scheduler_, &threads_[chosen].context);

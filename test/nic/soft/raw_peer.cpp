@@ -17,6 +17,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// Not this process's user, whose descriptors the NIC that is tested may refuse.
+constexpr uid_t kSender = 4242;
+
 struct Name {
   sockaddr_un address{};
   socklen_t length = 0;
@@ -49,18 +52,26 @@ bool RawClient::send(const void* bytes, std::size_t length, std::span<const int>
   return send_message(socket_.get(), {static_cast<const std::byte*>(bytes), length}, fds);
 }
 
-bool RawClient::ask(const Request& request, std::initializer_list<int> fds, Reply& reply, Fds& received) {
+bool RawClient::ask(const soft::Request& request, std::initializer_list<int> fds, Reply& reply, Fds& received) {
   return send(&request, sizeof request, std::span(fds.begin(), fds.size())) && take(reply, received);
 }
 
 bool RawClient::take(Reply& reply, Fds& received) {
   if (!wait_readable(socket_.get(), Deadline::after(10s))) return false;
-  return receive_message(socket_.get(), std::as_writable_bytes(std::span(&reply, 1)), received) ==
+  return receive_message(socket_.get(), std::as_writable_bytes(std::span(&reply, 1)), received, kSender) ==
          static_cast<ssize_t>(sizeof reply);
 }
 
+std::size_t RawClient::drop_replies() {
+  std::size_t count = 0;
+  Reply reply;
+  Fds received;
+  while (receive_message(socket_.get(), std::as_writable_bytes(std::span(&reply, 1)), received, kSender) > 0) ++count;
+  return count;
+}
+
 bool RawClient::hello(const ibv_gid& my_gid, Reply& reply, Fds& received) {
-  Request request;
+  soft::Request request;
   request.my_gid = my_gid;
   return ask(request, {}, reply, received);
 }
@@ -70,7 +81,8 @@ bool RawClient::hung_up() {
   Reply reply;
   Fds received;
   while (wait_readable(socket_.get(), deadline)) {
-    if (receive_message(socket_.get(), std::as_writable_bytes(std::span(&reply, 1)), received) <= 0) return true;
+    if (receive_message(socket_.get(), std::as_writable_bytes(std::span(&reply, 1)), received, kSender) <= 0)
+      return true;
   }
   return false;
 }
@@ -89,7 +101,7 @@ bool RawListener::listen(const ibv_gid& somebodys, std::uint64_t number) {
          ::listen(listener_.get(), 8) == 0;
 }
 
-bool RawListener::take(Request& request, Fds& received, Deadline deadline) {
+bool RawListener::take(soft::Request& request, Fds& received, Deadline deadline) {
   for (;;) {
     pollfd entries[2] = {{listener_.get(), POLLIN, 0}, {connection_.get(), POLLIN, 0}};
     const int ready = ::poll(entries, connection_ ? 2 : 1, deadline.left_ms());
@@ -100,7 +112,7 @@ bool RawListener::take(Request& request, Fds& received, Deadline deadline) {
       continue;
     }
     std::array<std::byte, kMaxRequestBytes> message;
-    const ssize_t got = receive_message(connection_.get(), message, received);
+    const ssize_t got = receive_message(connection_.get(), message, received, kSender);
     if (got >= static_cast<ssize_t>(sizeof request)) {
       std::memcpy(&request, message.data(), sizeof request);
       if (got == static_cast<ssize_t>(sizeof request + request.attested_bytes)) return true;

@@ -6,6 +6,8 @@
 
 #include <verbena/deadline.hpp>
 
+#include <fcntl.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -21,6 +23,8 @@ class RawClient {
   [[nodiscard]] bool send(const void* bytes, std::size_t length, std::span<const int> fds = {});
   /// The next reply. False when the other side hangs up or does not answer.
   [[nodiscard]] bool take(Reply& reply, Fds& received);
+  /// Drops the replies that are there, and returns how many those were.
+  std::size_t drop_replies();
   /// One request and its reply. False when the other side hangs up or does not answer.
   [[nodiscard]] bool ask(const Request& request, std::initializer_list<int> fds, Reply& reply, Fds& received);
   [[nodiscard]] bool hello(const ibv_gid& my_gid, Reply& reply, Fds& received);
@@ -53,6 +57,8 @@ class RawListener {
   Fd connection_;
 };
 
+/// The seals of memory whose pages stay: only mappings that were made before can write it.
+inline constexpr int kKeptSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_FUTURE_WRITE;
 /// A memfd of `size` bytes with `seals` (F_SEAL_*).
 [[nodiscard]] Fd make_memfd(std::size_t size, int seals);
 

@@ -1,4 +1,4 @@
-// The ring and the wake-up protocol, walked through all interleavings of two threads over memory with store buffers.
+// The ring and the wake-up protocol, walked through all interleavings of its threads over memory with store buffers.
 #include "nic/soft/layout.hpp"
 #include "nic/soft/ring.hpp"
 #include "sanitized.hpp"
@@ -26,6 +26,8 @@ struct Shared {
   std::byte data[kDataBytes];
   Word<std::uint64_t> consumed;
   Word<std::uint32_t> wake;
+  Word<std::uint32_t> control;
+  Word<std::uint64_t> poll_word;
 };
 
 class RingModel : public testing::Test {
@@ -35,7 +37,7 @@ class RingModel : public testing::Test {
       GTEST_SKIP() << "the model runs on fibers, which the sanitizers do not follow; the plain build runs it";
   }
 
-  enum class Bug { kNone, kNoRoomCheck, kEarlyProgress, kNoRecheck, kNoBarrier };
+  enum class Bug { kNone, kNoRoomCheck, kEarlyProgress, kNoRecheck, kNoBarrier, kExcludedIsEmpty };
 
   /// Sends kMessages numbered payloads, every other one through the data ring.
   void produce(Bug bug) {
@@ -112,8 +114,33 @@ class RingModel : public testing::Test {
     return model_.walk(made);
   }
 
-  /// One message to a consumer that goes to sleep as the engine does: arm, barrier, look once more, sleep.
-  std::string walk_sleep(Bug bug) {
+  /// A poll of the queue that the consumer has armed: whether a message is there. Keeps out of the control plane's way.
+  bool finds_message(Bug bug) {
+    for (std::uint64_t word = 0;; word += 2) {
+      shared_.poll_word.store(word + 1, std::memory_order_release);
+      const bool is_excluded = shared_.control.load(std::memory_order_acquire) != 0;
+      const bool is_found = !is_excluded && consumer_.ready();
+      shared_.poll_word.store(word + 2, std::memory_order_release);
+      if (!is_excluded || bug == Bug::kExcludedIsEmpty) return is_found;
+      while (shared_.control.load(std::memory_order_acquire) != 0) model_.wait_for_change();
+    }
+  }
+
+  /// Changes something of the queue's once, outside its owner's polls.
+  void change_exclusively() {
+    shared_.control.store(1, std::memory_order_seq_cst);
+    model_.barrier_all();
+    const std::uint64_t word = shared_.poll_word.load(std::memory_order_acquire);
+    if (word % 2 == 1) {
+      while (shared_.poll_word.load(std::memory_order_acquire) == word) model_.wait_for_change();
+    }
+    shared_.control.store(0, std::memory_order_release);
+    model_.step();
+  }
+
+  /// One message to a consumer that goes to sleep as the engine does: arm, barrier, look once more, sleep. With
+  /// `is_changed` the control plane has something to change in its queue meanwhile.
+  std::string walk_sleep(Bug bug, bool is_changed = false) {
     Model::Scenario made = scenario(0);
     made.run[0] = [this] {
       const std::uint64_t payload = 0x1000;
@@ -127,12 +154,14 @@ class RingModel : public testing::Test {
       }
       model_.step();
     };
-    made.run[1] = [this, bug] {
+    if (is_changed) made.run[2] = [this] { change_exclusively(); };
+    made.run[1] = [this, bug, is_changed] {
       if (!consumer_.ready()) {
         shared_.wake.store(Wake::kMessage, std::memory_order_release);
         model_.step();
         if (bug != Bug::kNoBarrier) model_.barrier_all();
-        if (bug == Bug::kNoRecheck || !consumer_.ready()) {
+        const bool looks = bug != Bug::kNoRecheck;
+        if (!looks || !(is_changed ? finds_message(bug) : consumer_.ready())) {
           while (bells_ == 0) model_.wait_for_change();
         }
       }
@@ -161,6 +190,8 @@ TEST_F(RingModel, FindsAConsumerThatFreesBeforeItCopies) { EXPECT_NE(walk_ring(B
 
 TEST_F(RingModel, NoWakeUpIsLost) { EXPECT_EQ(walk_sleep(Bug::kNone), ""); }
 TEST_F(RingModel, FindsASleeperThatDoesNotLookAgain) { EXPECT_NE(walk_sleep(Bug::kNoRecheck), ""); }
+TEST_F(RingModel, NoWakeUpIsLostWhileTheControlPlaneChangesTheQueue) { EXPECT_EQ(walk_sleep(Bug::kNone, true), ""); }
+TEST_F(RingModel, FindsAPollThatCallsAnExcludedQueueEmpty) { EXPECT_NE(walk_sleep(Bug::kExcludedIsEmpty, true), ""); }
 TEST_F(RingModel, FindsASleeperWithoutABarrier) { EXPECT_NE(walk_sleep(Bug::kNoBarrier), ""); }
 
 }  // namespace
