@@ -13,11 +13,14 @@ using engine::QueuePair;
 namespace {
 
 constexpr std::uint32_t kMinFragmentBytes = 1024;
-/// Bind and invalidate carry a fence: Soft-RoCE repeats them on a retransmission otherwise (Linux 6.1,
-/// drivers/infiniband/sw/rxe/rxe_req.c). On other NICs they then wait for READs and atomics only.
-constexpr unsigned kFencedWindowOp = IBV_SEND_FENCE;
 /// Marks the tokens of this layer's own operations, which no handler sees.
 constexpr std::uint64_t kGoodbyeToken = ~std::uint64_t{0};
+
+/// The peer has named the window and taken it back meanwhile, as it does at its end.
+Result<void> lost_if_gone(const Result<void>& imported) {
+  if (imported || imported.error().status() != Status::kNotFound) return imported;
+  return fail(Status::kPeerLost, "connect", 0, "the peer has ended the connection while it was made; try again");
+}
 
 }  // namespace
 
@@ -194,9 +197,30 @@ Result<void> Connection::take_peer() {
                            {.to = nic::Grant::To::kOneGid, .gid = life_.remote().qp.gid});
 }
 
+void Connection::needs_window(const nic::Window& window) noexcept {
+  VERBENA_CHECK(needed_ != needs_.size());
+  needs_[needed_++] = window;
+}
+
+Result<void> Connection::import_needs(Deadline deadline) {
+  VERBENA_TRY(lost_if_gone(open_lease(deadline)));
+  for (; needed_ != 0; --needed_) {
+    const nic::Window& window = needs_[needed_ - 1];
+    VERBENA_TRY(lost_if_gone(window.length == 0 ? pair_.nic().import_window(pair_.get(), window, deadline)
+                                                : import_window(window, deadline)));
+  }
+  return {};
+}
+
 Result<void> Connection::connect(Deadline deadline) {
-  VERBENA_TRY(life_.connect(deadline));
-  return life_.had_handshake() ? open_lease(deadline) : Result<void>{};
+  if (life_.has_handshake() && !life_.is_open()) {
+    VERBENA_TRY(life_.hear(deadline));
+    // The peer waits for this side's READY, and learns instead what is wrong with its memory.
+    const Result<void> imported = import_needs(deadline);
+    if (!imported && imported.error().status() != Status::kAgain) life_.refuse(imported.error());
+    VERBENA_TRY(imported);
+  }
+  return life_.connect(deadline);
 }
 
 void Connection::on_attached() noexcept {
@@ -347,34 +371,6 @@ Status Connection::start_large(std::span<const std::byte> head, LocalSpan body, 
   const Status started = larges_.start(head, body, token);
   if (started == Status::kOk && !is_write_waiting()) larges_.progress();
   return started;
-}
-
-Status Connection::bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_info& info) noexcept {
-  if (pair_.reason() != Status::kOk) return pair_.reason();
-  if (pair_.room() == 0) return Status::kAgain;
-  ibv_send_wr request{};
-  request.opcode = IBV_WR_BIND_MW;
-  request.send_flags = kFencedWindowOp;
-  request.bind_mw = {.mw = &window, .rkey = rkey, .bind_info = info};
-  if (!pair_.post(request, kNoTag, QueuePair::Signal::kSometimes)) return pair_.reason();
-  // A provider reads the window's current key when it processes the request, and the caller changes that key next: this
-  // request cannot wait for a batch's doorbell.
-  pair_.flush();
-  return Status::kOk;
-}
-
-Status Connection::start_invalidate(std::uint32_t rkey, std::uint64_t token) noexcept {
-  if (pair_.reason() != Status::kOk) return pair_.reason();
-  if (pair_.room() == 0) return Status::kAgain;
-  Operation* const begun = operations_.begin({.token = token, .outstanding = 1, .kind = Operation::Kind::kPosted});
-  if (begun == nullptr) return Status::kAgain;
-  ibv_send_wr request{};
-  request.opcode = IBV_WR_LOCAL_INV;
-  request.send_flags = kFencedWindowOp;
-  request.invalidate_rkey = rkey;
-  if (pair_.post(request, operations_.tag(*begun), QueuePair::Signal::kAlways)) return Status::kOk;
-  operations_.end(*begun);  // As in start_posted.
-  return pair_.reason();
 }
 
 // --- the end ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include "channel/transfers.hpp"
 #include "link/fabric.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -60,6 +61,10 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   /// The user data of the peer that was met.
   [[nodiscard]] std::span<const std::byte> peer_data() const noexcept { return life_.peer_data(); }
   [[nodiscard]] const ibv_gid& peer_gid() const noexcept { return life_.remote().qp.gid; }
+  /// A window of the peer's to import while the connection is made, 3 at most: if it cannot be, both sides learn why.
+  /// One of no bytes stands for the key's whole range: the queue pair imports it, and `lend_window` makes parts of it
+  /// usable. Call it once the peer was met, before `connect`.
+  void needs_window(const nic::Window& window) noexcept;
   /// Runs until both sides may post. If `deadline` has passed it is one attempt; on kAgain call it again when `wait_fd`
   /// is readable or the NIC reports progress (Nic::notify_progress).
   [[nodiscard]] Result<void> connect(Deadline deadline);
@@ -144,15 +149,6 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   using Transfers::write;
   using Transfers::write_now;
 
-  // --- windows of this side
-
-  /// Binds a type 2 window (nic::Nic::alloc_mw) for the peer, under the key `rkey`; anything sent later finds it bound.
-  /// kAgain: the send queue has no room now. If the NIC refuses a binding, the connection ends.
-  [[nodiscard]] Status bind(ibv_mw& window, std::uint32_t rkey, const ibv_mw_bind_info& info) noexcept;
-  /// Takes a bound window back: once its completion says kOk the peer can no longer reach the memory. kAgain: nothing
-  /// has happened, because the send queue has no room or max_operations are in flight.
-  [[nodiscard]] Status start_invalidate(std::uint32_t rkey, std::uint64_t token) noexcept;
-
   // --- batches
 
   /// Sends and starts between `hold` and the matching `release` share one doorbell (see engine::Batch); `flush` or the
@@ -179,6 +175,8 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   [[nodiscard]] bool alive() const noexcept { return life_.is_open() && pair_.reason() == Status::kOk; }
   /// Whether nothing is in flight any more, after a failure.
   [[nodiscard]] bool drained() const noexcept { return pair_.is_drained(); }
+  /// Leaves the loop, once it is drained: from then on any thread may destroy it, which takes long.
+  void leave_loop() noexcept { pair_.leave_loop(); }
   /// Why it failed; kOk while it has not.
   [[nodiscard]] Status failure() const noexcept { return pair_.reason(); }
 
@@ -191,6 +189,7 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   Connection(engine::CompletionLoop& loop, const Memory& memory, const Options& options, Handler& handler);
   [[nodiscard]] Result<void> open(const Memory& memory);
   [[nodiscard]] Result<void> take_peer();
+  [[nodiscard]] Result<void> import_needs(Deadline deadline);
 
   // engine::QueuePair::Owner
   void handle(std::span<const ibv_wc> completions) noexcept override;
@@ -227,6 +226,8 @@ class Connection final : private engine::QueuePair::Owner, private Transfers {
   LargeReceiver larges_in_;
   Life life_;
   bool wants_room_ = false;
+  std::array<nic::Window, 3> needs_;
+  std::size_t needed_ = 0;
   std::span<const std::byte> words_;  ///< This side's last message.
   nic::Buffer memory_;                ///< Memory of the parts above.
 };

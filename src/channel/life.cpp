@@ -26,6 +26,7 @@ Result<void> Life::describe(const wire::Handshake& mine, std::uint32_t receives,
 
 Result<void> Life::meet(std::unique_ptr<link::Handshake> handshake, link::Role role) {
   handshake_ = std::move(handshake);
+  has_handshake_ = true;
   is_server_ = role == link::Role::kServer;
   return meet(handshake_->remote());
 }
@@ -41,7 +42,7 @@ Result<void> Life::meet(const link::Endpoint& remote) {
   return {};
 }
 
-Result<void> Life::connect(Deadline deadline) {
+Result<void> Life::hear(Deadline deadline) {
   VERBENA_CHECK(state_ != State::kNew);
   if (state_ == State::kMet) {
     const link::BringUp how = handshake_ ? handshake_->how() : link::BringUp{};
@@ -53,14 +54,22 @@ Result<void> Life::connect(Deadline deadline) {
     state_ = State::kTold;
   }
   if (state_ == State::kTold) {
-    if (handshake_) {
-      VERBENA_ASSIGN(link::Lifeline lifeline, handshake_->finish(deadline));
-      handshake_.reset();
-      had_handshake_ = true;
-      pair_.keep(std::move(lifeline));
-    }
-    state_ = State::kOpen;
+    if (handshake_) VERBENA_TRY(handshake_->hear(deadline));
+    state_ = State::kHeard;
   }
+  return {};
+}
+
+Result<void> Life::connect(Deadline deadline) {
+  VERBENA_TRY(hear(deadline));
+  if (state_ == State::kHeard) state_ = State::kReady;
+  if (state_ != State::kReady) return {};
+  if (handshake_) {
+    VERBENA_ASSIGN(link::Lifeline lifeline, handshake_->finish(deadline));
+    handshake_.reset();
+    pair_.keep(std::move(lifeline));
+  }
+  state_ = State::kOpen;
   return {};
 }
 

@@ -25,6 +25,8 @@ class Life {
     kMet,     ///< The peer's end is known.
     kUp,      ///< The queue pair is ready to send.
     kTold,    ///< A server has sent its answer; a client has nothing to send here.
+    kHeard,   ///< The peer's queue pair is ready, too. This side imports what it needs of the peer.
+    kReady,   ///< This side needs nothing more; READY is on its way.
     kOpen,    ///< READY was exchanged; both sides may post.
     kLeaving  ///< This side is saying goodbye.
   };
@@ -54,16 +56,21 @@ class Life {
     return remote_.user_data().subspan(peer_.bytes);
   }
 
-  /// Takes the remaining steps to kOpen. Errors: those of link::bring_up and of the handshake.
+  /// Takes the steps to kHeard. Import the windows that this side needs next; if that fails, `refuse` tells the peer
+  /// why. Errors: those of link::bring_up and of the handshake.
+  [[nodiscard]] Result<void> hear(Deadline deadline);
+  /// Takes the remaining steps to kOpen. Errors: those of `hear`.
   [[nodiscard]] Result<void> connect(Deadline deadline);
-  /// The descriptor to poll for `events` before the next `connect`; -1: it waits for the peer's NIC.
-  [[nodiscard]] int fd() const noexcept { return handshake_ && state_ >= State::kUp ? handshake_->fd() : -1; }
+  /// The descriptor to poll for `events` before the next call of `hear` or `connect`; -1: it waits for the peer's NIC.
+  [[nodiscard]] int fd() const noexcept {
+    return handshake_ && state_ >= State::kUp && state_ != State::kHeard ? handshake_->fd() : -1;
+  }
   [[nodiscard]] short events() const noexcept { return handshake_ ? handshake_->events() : short{0}; }
-  /// Server: tells the client why there is no connection, if it is still waiting for an answer.
+  /// Tells the peer why there is no connection, if it is still waiting.
   void refuse(const Error& why) noexcept;
 
-  /// READY was exchanged through a handshake, so each side knows that the other is up.
-  [[nodiscard]] bool had_handshake() const noexcept { return had_handshake_; }
+  /// The sides meet through a handshake, by which each learns that the other is up.
+  [[nodiscard]] bool has_handshake() const noexcept { return has_handshake_; }
   [[nodiscard]] bool is_open() const noexcept { return state_ >= State::kOpen; }
 
   // The end. \thread owner of the loop
@@ -92,7 +99,7 @@ class Life {
   State state_ = State::kNew;
   Words words_ = Words::kDue;
   bool is_server_ = false;
-  bool had_handshake_ = false;
+  bool has_handshake_ = false;
   std::optional<link::Endpoint> local_;
   link::Endpoint remote_;
   wire::Handshake peer_;

@@ -182,6 +182,11 @@ void QueuePair::enter_table() noexcept {
   owner_.on_attached();
 }
 
+void QueuePair::leave_loop() noexcept {
+  VERBENA_DCHECK(is_drained());
+  loop_.remove(*this);
+}
+
 void QueuePair::shut() noexcept {
   loop_.remove(*this);
   lifeline_ = {};

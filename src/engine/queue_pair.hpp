@@ -247,6 +247,8 @@ class QueuePair final {
   }
   /// From now on the loop's polls dispatch to this queue pair. \thread any
   void attach() noexcept;
+  /// Removes this from the loop, once it is drained: from then on any thread may `shut` it.
+  void leave_loop() noexcept;
   /// Removes this from the loop and destroys the QP: nothing is in flight afterwards. Idempotent.
   void shut() noexcept;
 

@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "base/threads.hpp"
 #include "link/keys.hpp"
 #include "link/link.hpp"
 #include "link/seal.hpp"
@@ -133,12 +134,14 @@ class SocketHandshake final : public Handshake {
 
  private:
   Result<bool> try_answer(const Endpoint& local) override;
+  Result<bool> try_hear() override { return role() == Role::kServer ? try_take_ready() : true; }
   Result<bool> try_finish() override;
   Result<Lifeline> take_lifeline() override {
     return watcher_ != nullptr ? watcher_->take(std::move(fd_)) : Lifeline();
   }
   void send_reject(Status status, std::string_view text) noexcept override {
-    link::send_reject(fd_.get(), status, text);
+    // The peer would take it for the rest of a READY.
+    if (outbox_.sent == 0) link::send_reject(fd_.get(), status, text);
   }
   void close() noexcept override {
     fd_.reset();
@@ -550,8 +553,11 @@ Fd SocketListener::remove(std::uint32_t index) noexcept {
 }
 
 void SocketListener::drop(std::uint32_t index) noexcept {
-  const Fd closing = remove(index);
+  remove(index).reset();
   count_dropped();
+  // A flood of noise would keep this thread's processor for a whole slice from one that serves clients.
+  constexpr std::uint64_t kDropsAtATime = 8;
+  if (dropped() % kDropsAtATime == 0) yield_thread();
 }
 
 /// Pauses or resumes accepting. A pause ends by itself after kAcceptRest.

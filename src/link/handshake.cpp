@@ -39,7 +39,7 @@ BringUp Handshake::how() const noexcept {
 void Handshake::reject(Status status, std::string_view text) noexcept {
   if (is_over()) return;
   // After half of a HELLO the client would take it for the rest of the HELLO.
-  if (role_ == Role::kServer && state_ != State::kAnswering) send_reject(status, text);
+  if (state_ != State::kAnswering) send_reject(status, text);
   state_ = State::kOver;
   close();
 }
@@ -101,6 +101,12 @@ Result<void> Handshake::answer(const Endpoint& local, Deadline deadline) {
   if (state_ != State::kAsked && state_ != State::kAnswering) return std::unexpected(not_now(kCall));
   if (state_ == State::kAsked) VERBENA_TRY(check_local(local, max_answer_bytes_, kCall));
   return drive(kCall, State::kAnswering, State::kMet, deadline, [&] { return try_answer(local); });
+}
+
+Result<void> Handshake::hear(Deadline deadline) {
+  constexpr const char* kCall = "Handshake::hear";
+  if (state_ != State::kMet) return std::unexpected(not_now(kCall));
+  return drive(kCall, State::kMet, State::kMet, deadline, [this] { return try_hear(); });
 }
 
 Result<Lifeline> Handshake::finish(Deadline deadline) {

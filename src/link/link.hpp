@@ -186,9 +186,9 @@ class Handshake {
   /// The name of the key that both sides have proven; empty without a key. Valid until the handshake is destroyed.
   [[nodiscard]] virtual std::string_view key_name() const noexcept { return {}; }
 
-  /// Ends the handshake. A server first sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA
-  /// CM, where only a client that waits for its answer is told them), as far as that works without waiting. Does
-  /// nothing if the handshake is over.
+  /// Ends the handshake. First sends REJECT with a status and a text (at most 200 bytes of it, 140 over RDMA CM, where
+  /// only a client that waits for its answer is told them), as far as that works without waiting: a server until its
+  /// READY, a client in the place of its own. Does nothing if the handshake is over.
   void reject(Status status, std::string_view text) noexcept;
   /// Server only, and first: asks the client's NIC, if possible, whether its process has sent the HELLO. Don't make
   /// anything for the client, or tell it anything, before this succeeds. Tells the client an error. Errors: those of
@@ -197,8 +197,12 @@ class Handshake {
   /// Server only: sends the server's HELLO; brings nothing up. Call it after bring_up, so that the peer's QP finds
   /// ours. After kAgain call it with the same endpoint. Further errors: kPeerLost, kTimedOut.
   [[nodiscard]] Result<void> answer(const Endpoint& local, Deadline deadline);
-  /// Exchanges READY, the client's first; then both sides may post. Call it once the QP is in RTS; on a server after
-  /// `answer`. Errors: those of the peer's REJECT, kPeerLost, kProtocol, kTimedOut.
+  /// Waits until the peer has brought its QP up, and is not told yet that this side has: a side may still `reject`. On
+  /// a server that is the client's READY; a client knows it since the server's HELLO. Call it once the QP is in RTS; on
+  /// a server after `answer`. Errors: those of `finish`.
+  [[nodiscard]] Result<void> hear(Deadline deadline);
+  /// Exchanges READY, the client's first; then both sides may post. Call it after `hear`, or instead. Errors: those of
+  /// the peer's REJECT, kPeerLost, kProtocol, kTimedOut.
   [[nodiscard]] Result<Lifeline> finish(Deadline deadline);
 
  protected:
@@ -222,6 +226,8 @@ class Handshake {
   };
   /// The bootstrap's part. Attempts don't wait: false while the peer, or room, is missing.
   [[nodiscard]] virtual Result<bool> try_answer(const Endpoint& local) = 0;
+  /// RDMA CM has nothing between the answer and the end.
+  [[nodiscard]] virtual Result<bool> try_hear() { return true; }
   [[nodiscard]] virtual Result<bool> try_finish() = 0;
   /// Call it after `try_finish` was true: turns the socket or CM id into the lifeline.
   [[nodiscard]] virtual Result<Lifeline> take_lifeline() = 0;

@@ -32,10 +32,10 @@ struct Step {
   std::uint64_t operand = 0;
 };
 
-struct Result {
+struct TwinResult {
   Status status = Status::kOk;
   std::uint64_t old = 0;
-  friend bool operator==(const Result&, const Result&) = default;
+  friend bool operator==(const TwinResult&, const TwinResult&) = default;
 };
 
 /// A connection with memory of every sort on both sides. Two of them are the same but for their addresses. With
@@ -90,10 +90,10 @@ class Half final : public ConnectionPair {
   }
 
   /// By the call that waits, which takes the way past the queues where there is one.
-  [[nodiscard]] Result at_once(const Step& step) {
+  [[nodiscard]] TwinResult at_once(const Step& step) {
     Connection& to = *a.connection;
     const bool is_plain = step.local == Local::kPlain;
-    Result result;
+    TwinResult result;
     switch (step.kind) {
       case Kind::kRead:
         result.status = is_plain ? to.read(plain_at(step), remote(step), patience())
@@ -122,7 +122,7 @@ class Half final : public ConnectionPair {
   }
 
   /// By the call that starts it, and its completion.
-  [[nodiscard]] Result queued(const Step& step) {
+  [[nodiscard]] TwinResult queued(const Step& step) {
     Connection& to = *a.connection;
     const bool is_plain = step.local == Local::kPlain;
     constexpr std::uint64_t kToken = 77;
@@ -154,7 +154,7 @@ class Half final : public ConnectionPair {
     if (status != Status::kOk) return {.status = status};
     if (step.kind == Kind::kSend) expect_message(messages + 1);
     EXPECT_TRUE(until([&] { return a.recorder.completions.size() == before + started; })) << "no completion came";
-    Result result;
+    TwinResult result;
     for (std::size_t i = before; i < a.recorder.completions.size(); ++i) {
       if (result.status == Status::kOk) result.status = a.recorder.completions[i].status;
       result.old = a.recorder.completions[i].old;
@@ -239,7 +239,7 @@ TEST_P(Twins, LeaveTheSame) {
       SCOPED_TRACE(testing::Message() << "step " << i << ": kind " << static_cast<int>(step.kind) << ", target "
                                       << static_cast<int>(step.target) << ", local " << static_cast<int>(step.local)
                                       << ", " << step.length << " bytes at " << step.at << " with " << step.from);
-      const Result of_fast = fast.at_once(step), of_slow = slow.queued(step);
+      const TwinResult of_fast = fast.at_once(step), of_slow = slow.queued(step);
       EXPECT_EQ(of_fast.status, of_slow.status) << to_string(of_fast.status) << " and " << to_string(of_slow.status);
       EXPECT_EQ(of_fast.old, of_slow.old);
       EXPECT_EQ(fast.a.connection->alive(), slow.a.connection->alive());

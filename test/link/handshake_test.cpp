@@ -192,6 +192,33 @@ TEST_F(HandshakeSteps, ARejectAfterTheAnswerIsHeard) {
   EXPECT_EQ(read_to_end(client_.get()), expected);
 }
 
+TEST_F(HandshakeSteps, HearsReadyBeforeItSaysItsOwn) {
+  EXPECT_STATUS(server_->hear(Deadline::now()), Status::kBadArgument);
+  ASSERT_OK(server_->answer(server_end_, Deadline::now()));
+  EXPECT_STATUS(server_->hear(Deadline::now()), Status::kAgain);
+  send_raw(client_.get(), ready_.bytes());
+  EXPECT_OK(server_->hear(generous()));
+  EXPECT_OK(server_->hear(Deadline::now())) << "it has heard that";
+  EXPECT_OK(server_->finish(Deadline::now()));
+  expect_over();
+  Bytes expected;
+  append(expected, encode_hello(server_end_));
+  append(expected, encode_ready(server_end_.generation));
+  EXPECT_EQ(read_to_end(client_.get()), expected);
+}
+
+TEST_F(HandshakeSteps, RejectsWhatItHasHeard) {
+  ASSERT_OK(server_->answer(server_end_, Deadline::now()));
+  send_raw(client_.get(), ready_.bytes());
+  ASSERT_OK(server_->hear(generous()));
+  server_->reject(Status::kNoMemory, "no room");
+  expect_over();
+  Bytes expected;
+  append(expected, encode_hello(server_end_));
+  append(expected, encode_reject(Status::kNoMemory, "no room"));
+  EXPECT_EQ(read_to_end(client_.get()), expected);
+}
+
 TEST_F(HandshakeSteps, WhatIsWrongWithTheCallEndsNothing) {
   EXPECT_STATUS(server_->finish(Deadline::now()), Status::kBadArgument);
   EXPECT_STATUS(server_->answer(Endpoint{}, Deadline::now()), Status::kBadArgument);
@@ -253,6 +280,22 @@ TEST_F(HandshakeSteps, DestroyedEarlyItTellsThePeer) {
   Bytes expected;
   append(expected, encode_hello(server_end_));
   EXPECT_EQ(read_to_end(client_.get()), expected);
+}
+
+TEST(HandshakeStepsOfAClient, RejectsInThePlaceOfReady) {
+  auto listener = std::move(Listener::open({}).value());
+  auto dialing = std::async(std::launch::async,
+                            [&] { return dial("127.0.0.1", listener->port(), make_endpoint(1), generous(), {}); });
+  auto incoming = listener->next(generous());
+  ASSERT_OK(incoming);
+  ASSERT_OK((*incoming)->answer(make_endpoint(2), generous()));
+  auto dialed = dialing.get();
+  ASSERT_OK(dialed);
+  ASSERT_OK((*dialed)->hear(Deadline::now())) << "the server's HELLO has said it";
+  (*dialed)->reject(Status::kNoMemory, "no room");
+  const auto heard = (*incoming)->hear(generous());
+  EXPECT_STATUS(heard, Status::kNoMemory);
+  EXPECT_TRUE(contains(heard.error(), "rejected the connection: no room")) << heard.error().text();
 }
 
 TEST(HandshakeStepsOfAClient, ReadyOnceAndTheServersByteByByte) {
