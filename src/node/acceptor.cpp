@@ -1,7 +1,9 @@
 #include "node/acceptor.hpp"
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/ticks.hpp"
 #include "host/thread.hpp"
 
 #include <sys/epoll.h>
@@ -21,7 +23,8 @@ namespace {
 
 constexpr std::uint64_t kStopEvent = 0;
 constexpr std::uint64_t kProgressEvent = 1;
-constexpr std::uint64_t kFirstId = 2;
+constexpr std::uint64_t kDepartureEvent = 2;
+constexpr std::uint64_t kFirstId = 3;
 constexpr int kEventsPerTurn = 64;
 /// Clients taken from one listener before the next listener's turn.
 constexpr int kClientsPerTurn = 64;
@@ -30,6 +33,11 @@ constexpr int kClientsPerTurn = 64;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = id}};
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
   return fail_system("epoll_ctl", errno, "listening for clients");
+}
+
+/// The user, if he pays for this thread's time.
+[[nodiscard]] std::optional<uid_t> stranger_of(std::optional<uid_t> uid) noexcept {
+  return uid && nic::is_stranger(*uid) ? uid : std::nullopt;
 }
 
 [[nodiscard]] Error late() noexcept {
@@ -45,8 +53,10 @@ Result<std::unique_ptr<Acceptor>> Acceptor::start(nic::Nic& nic) {
   if (!acceptor->epoll_) return fail_system("epoll_create1", errno, "listening for clients");
   VERBENA_ASSIGN(acceptor->stop_, make_eventfd());
   VERBENA_ASSIGN(acceptor->progress_, make_eventfd());
+  VERBENA_ASSIGN(acceptor->departures_, make_eventfd());
   VERBENA_TRY(add_to(acceptor->epoll_, acceptor->stop_.get(), kStopEvent));
   VERBENA_TRY(add_to(acceptor->epoll_, acceptor->progress_.get(), kProgressEvent));
+  VERBENA_TRY(add_to(acceptor->epoll_, acceptor->departures_.get(), kDepartureEvent));
   nic.notify_progress(acceptor->progress_.get());
   VERBENA_ASSIGN(acceptor->thread_, host::start_thread("verbena-accept", [raw = acceptor.get()] { raw->run(); }));
   return acceptor;
@@ -107,13 +117,17 @@ void Acceptor::run() noexcept {
     for (auto& [id, door] : doors_)
       if (door.listener->due().passed()) look_at_door(id, door);
     end_if([](const Visit& visit) { return visit.deadline.passed(); }, late());
+    if (resume_.passed()) {
+      resume_ = Deadline::never();
+      step_all([](const Visit& visit) { return visit.is_put_off; });
+    }
     if (std::exchange(has_guest_gone_, false) || next_patience().passed())
       step_all([](const Visit& visit) { return visit.awaits_place; });
   }
 }
 
 Deadline Acceptor::next_due() const noexcept {
-  Deadline due = Deadline::never();
+  Deadline due = resume_;
   for (const auto& [id, door] : doors_) due = earlier(due, door.listener->due());
   for (const auto& [id, visit] : visits_) due = earlier(due, visit.deadline);
   return has_guest_gone_ ? Deadline::now() : earlier(due, next_patience());
@@ -138,7 +152,9 @@ Deadline Acceptor::next_patience() const noexcept {
 void Acceptor::on_event(std::uint64_t id) noexcept {
   if (id == kProgressEvent) {
     (void)drain_eventfd(progress_.get());
-    step_all([](const Visit& visit) { return visit.guest == nullptr || visit.guest->fd() < 0; });
+    step_all([](const Visit& visit) { return !visit.is_put_off && (visit.guest == nullptr || visit.guest->fd() < 0); });
+  } else if (id == kDepartureEvent) {
+    see_off_all();
   } else if (const auto door = doors_.find(id); door != doors_.end()) {
     look_at_door(id, door->second);
   } else {
@@ -203,6 +219,7 @@ Result<void> Acceptor::advance(Visit& visit) {
       const std::string_view key = visit.claim->key_name();
       if (!key.empty()) log(VERBENA_LOG_INFO, "a client has proven the key {}", key);
     }
+    if (put_off(visit)) return fail(Status::kAgain, "connect", 0, "this user's clients have used up their share");
     VERBENA_ASSIGN(visit.guest, welcome(visit));
     visit.awaits_place = false;
     visit.patience = Deadline::after(kPatience);
@@ -236,6 +253,7 @@ void Acceptor::step(std::uint64_t id) noexcept {
   // A step may close the descriptor, whose number another thread may then get at once: it must leave the epoll set
   // first.
   unwatch(visit);
+  const std::uint64_t before = processor_ticks();
   const auto stepped = [&]() -> Result<void> {
     try {
       return advance(visit);
@@ -243,12 +261,13 @@ void Acceptor::step(std::uint64_t id) noexcept {
       return fail(Status::kNoMemory, "connect", 0, "the server has no memory for another connection");
     }
   }();
+  charge(visit, processor_ticks() - before);
   if (!stepped && stepped.error().status() == Status::kAgain) {
-    if (watch(id, visit)) return;
+    if (visit.is_put_off || watch(id, visit)) return;
     return end(at, system_error("epoll_ctl", errno, "waiting for a client"));
   }
   if (!stepped) return end(at, stepped.error());
-  visit.guest->done();
+  visit.guest->done({.stranger = stranger_of(visit.uid), .cost = visit.cost, .since = ticks_now()});
   visits_.erase(at);
   has_guest_gone_ = true;
 }
@@ -286,6 +305,7 @@ void Acceptor::step_all(Which&& which) noexcept {
 
 void Acceptor::end(Visits::iterator visit, const Error& why) noexcept {
   unwatch(visit->second);
+  charge(visit->second, visit->second.cost * (Shares::kVain - 1));
   if (visit->second.claim != nullptr) visit->second.claim->reject(why.status(), why.text());
   if (visit->second.guest != nullptr) {
     visit->second.guest->refuse(why);
@@ -294,6 +314,55 @@ void Acceptor::end(Visits::iterator visit, const Error& why) noexcept {
   if (visit->second.is_confirmed) doors_.at(visit->second.door).host->refused();
   log(VERBENA_LOG_WARNING, "a client could not connect: {}", why.text());
   visits_.erase(visit);
+}
+
+// --- shares of the thread
+
+// Whether the client has to wait, because its user has used up the share.
+bool Acceptor::put_off(Visit& visit) noexcept {
+  const std::optional<uid_t> stranger = stranger_of(visit.uid);
+  visit.is_put_off = stranger && shares_.is_used_up({.uid = *stranger}, ticks_now());
+  if (visit.is_put_off) resume_ = earlier(resume_, Deadline::after(kPause));
+  return visit.is_put_off;
+}
+
+// Nobody pays before his own process has confirmed the handshake: until then a client may name anybody.
+void Acceptor::charge(Visit& visit, std::uint64_t used) noexcept {
+  visit.cost += used;
+  if (!visit.is_confirmed) return;
+  charge(stranger_of(visit.uid), visit.cost - visit.charged);
+  visit.charged = visit.cost;
+}
+
+void Acceptor::charge(std::optional<uid_t> stranger, std::uint64_t used) noexcept {
+  if (stranger) shares_.charge({.uid = *stranger}, used, ticks_now());
+}
+
+void Acceptor::see_off(Leaver& leaver) noexcept {
+  leaver.acceptor_ = this;
+  leaver.open = &let_out;
+  leavers_.send(leaver);
+  signal_eventfd(departures_.get());
+}
+
+void Acceptor::settle() noexcept { const std::lock_guard lock(mutex_); }
+
+void Acceptor::see_off_all() noexcept {
+  (void)drain_eventfd(departures_.get());
+  leavers_.read();
+  if (!leavers_.empty()) signal_eventfd(departures_.get());  // It reads only so many at a time.
+}
+
+void Acceptor::let_out(engine::Mailbox::Letter& letter) noexcept {
+  auto& leaver = static_cast<Leaver&>(letter);
+  Acceptor& acceptor = *leaver.acceptor_;
+  const Stay stay = leaver.stay_;
+  const std::uint64_t before = processor_ticks();
+  leaver.leave();
+  if (!stay.stranger) return;
+  const std::uint64_t used = processor_ticks() - before;
+  const bool is_vain = ticks_now() - stay.since < ticks_in(kShortStay);
+  acceptor.charge(stay.stranger, is_vain ? used * Shares::kVain + stay.cost * (Shares::kVain - 1) : used);
 }
 
 }  // namespace verbena::node

@@ -131,13 +131,13 @@ class Listener::Guest final : public Acceptor::Guest {
   Result<void> step() override { return session_->accept_step(Deadline::now()); }
   int fd() const noexcept override { return session_->connection()->wait_fd(); }
   short events() const noexcept override { return session_->connection()->wait_events(); }
-  void done() noexcept override {
+  void done(const Acceptor::Stay& /*stay*/) noexcept override {
     session_->adopt();
     (void)session_.release();
   }
   // When the listener stops, a client that already counts itself connected is accepted for the length of a goodbye.
   void refuse(const Error& why) noexcept override {
-    why.status() == Status::kClosed && session_->accept_for_goodbye() ? done() : session_->refuse(why);
+    why.status() == Status::kClosed && session_->accept_for_goodbye() ? done({}) : session_->refuse(why);
   }
 
  private:

@@ -101,9 +101,8 @@ Result<void> Registrations::remove(Owner owner, const RegisteredMemory* memory, 
   Result<void> first;
   for (Export& each : region->exports)
     if (Result<void> closed = each.table.close(deadline); !closed && first) first = std::move(closed);
-  // Allocated memory waits at most as long as its owner's destructor does.
-  if (!region->own) return first;
-  Result<void> ended = nic_.dereg_mr(region->own.release(), deadline);
+  Result<void> ended =
+      region->own ? nic_.dereg_mr(region->own.release(), deadline) : region->arena.deregister(deadline);
   return ended ? first : ended;
 }
 

@@ -111,6 +111,7 @@ std::array<std::byte, wire::kHelloBytes> Session::hello() const noexcept {
 Result<void> Session::meet() {
   VERBENA_ASSIGN(peer_, wire::decode(connection_->peer_data()));
   peer_gid_ = connection_->peer_gid();
+  if (peer_.window.length != 0) connection_->needs_window(peer_.window);
   if (window_ == nullptr || !settings_.window.empty()) return {};
   return home_->loop().nic().grant(window_->memory_id, {.to = nic::Grant::To::kOneGid, .gid = peer_gid_});
 }
@@ -129,19 +130,10 @@ Result<void> Session::dial(link::Fabric& fabric, std::uint16_t port, Deadline de
   VERBENA_TRY(connection_->dial(fabric, port, hello(), deadline));
   VERBENA_TRY(meet());
   VERBENA_TRY(connection_->connect(deadline));
-  VERBENA_TRY(import_peer_window(deadline));
   is_kept_ = true;
   life_.is_set_up.store(true, std::memory_order_relaxed);
   become_live();
   return {};
-}
-
-// The peer names its window, and takes it back when it ends.
-Result<void> Session::import_peer_window(Deadline deadline) {
-  if (peer_.window.length == 0) return {};
-  const Result<void> imported = connection_->import_window(peer_.window, deadline);
-  if (imported || imported.error().status() != Status::kNotFound) return imported;
-  return fail(Status::kPeerLost, "connect", 0, "the peer has ended the connection while it was made; try again");
 }
 
 Result<void> Session::answer(std::unique_ptr<link::Handshake>& handshake) {
@@ -152,7 +144,6 @@ Result<void> Session::answer(std::unique_ptr<link::Handshake>& handshake) {
 
 Result<void> Session::accept_step(Deadline deadline) {
   VERBENA_TRY(connection_->connect(deadline));
-  VERBENA_TRY(import_peer_window(deadline));
   become_live();
   return {};
 }

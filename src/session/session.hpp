@@ -238,7 +238,6 @@ class Session final : private channel::Handler {
   [[nodiscard]] Result<void> open_window();
   [[nodiscard]] std::array<std::byte, wire::kHelloBytes> hello() const noexcept;
   [[nodiscard]] Result<void> meet();
-  [[nodiscard]] Result<void> import_peer_window(Deadline deadline);
   void become_live() noexcept;
 
   [[nodiscard]] Delivery delivery() const noexcept { return delivery_.load(std::memory_order_relaxed); }

@@ -146,7 +146,7 @@ class FakeHost final : public Acceptor::Host {
     }
     int fd() const noexcept override { return client_->near_end.get(); }
     short events() const noexcept override { return POLLIN; }
-    void done() noexcept override { client_->is_done = true; }
+    void done(const Acceptor::Stay& /*stay*/) noexcept override { client_->is_done = true; }
     void refuse(const Error& why) noexcept override { client_->refusal = why.status(); }
 
    private:
