@@ -132,7 +132,7 @@ Access::Access(const ServerOptions& options)
     entry.full.account->limit({grant.max_memory_bytes != 0 ? grant.max_memory_bytes : before.bytes,
                                grant.max_items != 0 ? grant.max_items : before.items});
   }
-  finish(options);
+  finish();
 }
 
 Access::Entry& Access::entry_of(const Subject& subject) {
@@ -143,11 +143,9 @@ Access::Entry& Access::entry_of(const Subject& subject) {
   return *entries_.back();
 }
 
-void Access::finish(const ServerOptions& options) {
+void Access::finish() {
   promised_.is_read_only = promised_.is_exported = promised_.may_administer = true;
   promised_.read.add("");
-  // Where clients are trusted to write, mapping the items' memory gives write access to it.
-  const bool is_writable = options.large_put == LargePut::kAdopt;
   if (has_rights_) {
     exported_to_.emplace();
     cells_of_.emplace();
@@ -164,7 +162,7 @@ void Access::finish(const ServerOptions& options) {
       full.may_administer = true;
     }
     has_limited_writers_ |= !full.write.empty() && !full.write.covers_all();
-    full.is_exported = full.read.covers_all() && (!is_writable || full.write.covers_all());
+    full.is_exported = full.read.covers_all();
     if (has_rights_ && full.is_exported) exported_to_->push_back(full.subject.uid);
     if (has_rights_ && full.may_use_cells()) cells_of_->push_back(full.subject.uid);
     entry->read_only = full;

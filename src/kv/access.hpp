@@ -79,7 +79,7 @@ class Access {
     Permissions read_only;
   };
   [[nodiscard]] Entry& entry_of(const Subject& subject);
-  void finish(const ServerOptions& options);
+  void finish();
 
   bool has_rights_ = false;  ///< Some grant gives a right, so rights are checked.
   bool has_limited_writers_ = false;

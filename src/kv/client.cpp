@@ -84,9 +84,7 @@ host::Footprint PollingClient::footprint(nic::Kind kind, const nic::Limits& limi
   // The operation, and its places in free_ and done_.
   pools.add(
       {.name = "operations", .count = options.depth, .bytes_each = sizeof(Operation) + 2 * sizeof(std::uint32_t)});
-  pools.add({.name = "tables of the workers",
-             .count = workers,
-             .bytes_each = HeldLeases::bytes_for_worker() + sizeof(Part) + sizeof(nic::Window)});
+  pools.add({.name = "tables of the workers", .count = workers, .bytes_each = sizeof(Part) + sizeof(nic::Window)});
   pools.add("shard", 1, node::Shard::footprint(kind, shard_options(options, limits)));
   pools.add("channels", workers, channel::footprint(kind, limits, channel_options(options)));
   return pools;
@@ -192,8 +190,11 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
   // Only to this server, and before it asks for the memory. All of its workers have the same NIC.
   if (has_source && worker == 0)
     VERBENA_TRY(nic.grant(region_.memory_id(), {.to = nic::Grant::To::kOneGid, .gid = channel->peer_gid()}));
+  if (!way_.by_message) {
+    channel->needs_window(wire::window_of(*hello));
+    if (hello->marks_address != 0) channel->needs_window(wire::marks_of(*hello));
+  }
   VERBENA_TRY(channel->connect(deadline));
-  VERBENA_TRY(use_window(*channel, *hello, deadline));
   channel->attach();
   reader_.add({.channel = channel.get(),
                .address = hello->window_address,
@@ -202,7 +203,6 @@ Result<void> PollingClient::connect_to(unsigned worker, Deadline deadline) {
                .buckets = hello->index_buckets,
                .marks = hello->marks_address,
                .marks_rkey = hello->marks_rkey});
-  leases_.add_worker(hello->window_memory);
   channels_.push_back(std::move(channel));
   return {};
 }
@@ -217,7 +217,6 @@ void PollingClient::take_limits(const wire::ServerHello& hello) {
   read_ticks_ = ticks_in(std::chrono::nanoseconds(hello.grace_ns)) / 4 * 3;
   reader_.set_hash_seed(hello.hash_seed);
   channels_.reserve(hello.workers);
-  leases_.reserve(hello.workers);
   cells_.windows.resize(hello.workers);
   const std::uint32_t depth = std::min(options_.depth, hello.depth);
   operations_.resize(depth);
@@ -357,12 +356,8 @@ Status PollingClient::start(const Ask& ask, Operation*& started) noexcept {
   operation.stage = is_large ? Stage::kSending : Stage::kAwaiting;
   Status status = Status::kOk;
   if (is_large) {
-    operation.sent_ticks = ticks_now();
-    status = start_in_lease(operation, ask);
-    if (status == Status::kNotFound) {
-      if (!is_registered(ask.value)) return Status::kOk;  // The caller sends it in pieces.
-      status = send_lent(operation, ask);
-    }
+    if (!is_registered(ask.value)) return Status::kOk;  // The caller sends it in pieces.
+    status = send_lent(operation, ask);
   } else {
     std::array<std::byte, 24> head;
     const std::size_t bytes = wire::encode_head({.op = ask.op, .key_length = operation.key_length, .id = operation.id},
@@ -438,11 +433,10 @@ Outcome PollingClient::run(const Ask& ask, Deadline deadline) noexcept {
     while (!pause.passed() && !deadline.passed() && !has_failed()) (void)loop_->wait(earlier(pause, deadline));
     if (has_failed()) return {error_.status()};
     if (deadline.passed())
-      return {
-          note(Status::kStoreFull, call_of(ask.op),
-               "the memory for a value of {} bytes waits out its grace period, or is leased, and did not become free "
-               "before the deadline: give it more time, or raise memory_bytes",
-               ask.value.size())};
+      return {note(Status::kStoreFull, call_of(ask.op),
+                   "the memory for a value of {} bytes waits out its grace period, and did not become free "
+                   "before the deadline: give it more time, or raise memory_bytes",
+                   ask.value.size())};
   }
 }
 
@@ -459,8 +453,7 @@ Outcome PollingClient::attempt(const Ask& ask, Deadline deadline, bool& is_resti
     status = start(ask, operation);
   }
   const bool is_started = status == Status::kOk;
-  if (is_started && operation->stage == Stage::kSending && operation->transfer.pieces == 0)
-    status = send_staged(*operation, ask, deadline);
+  if (is_started && operation->stage == Stage::kSending) status = send_chunks(*operation, ask, deadline);
   const auto is_over = [&] { return operation->stage == Stage::kDone || has_failed(); };
   if (status == Status::kOk) status = loop_->wait_until(is_over, deadline);
   drain();
@@ -633,7 +626,6 @@ void PollingClient::on_message(channel::Connection& channel, std::span<const std
   Operation* const operation = find(reply.head.id);
   if (operation == nullptr || &channel_of(*operation) != &channel) [[unlikely]]
     return die(Status::kProtocol, "the server answered a request that the client did not make");
-  if (reply.head.kind == wire::ReplyKind::kLease) take_lease(*operation, reply);
   if (reply.head.kind == wire::ReplyKind::kRefusal) [[unlikely]]
     take_refusal(*operation, reply);
   if (reply.head.kind == wire::ReplyKind::kFull) [[unlikely]]
@@ -819,7 +811,6 @@ void PollingClient::on_complete(channel::Connection&, const channel::Completion&
   if (piece == Piece::kRead && operation.transfer.pieces != 0) --in_flight_.ahead;
   if (completion.status != Status::kOk) return;  // The connection is failing; the operation ends with it.
   switch (piece) {
-    case Piece::kBody:
     case Piece::kBodyChunk: return settle(operation);
     case Piece::kRead: return on_piece_read(operation);
     case Piece::kLookup: return on_lookup_read(operation);

@@ -5,7 +5,6 @@
 #include "channel/connection.hpp"
 #include "engine/loop.hpp"
 #include "kv/awaited.hpp"
-#include "kv/held_leases.hpp"
 #include "kv/reader.hpp"
 #include "kv/statistics.hpp"
 #include "kv/wire.hpp"
@@ -94,7 +93,7 @@ struct Operation {
   struct Transfer {
     std::uint64_t posted = 0;  ///< Bytes. Get: READs for them are posted. Put of a staged value: all of it.
     std::uint64_t copied = 0;  ///< How many of them. Get: in place. Put: on their way.
-    std::uint32_t pieces = 0;  ///< READs, WRITEs or large messages in flight.
+    std::uint32_t pieces = 0;  ///< READs or large messages in flight.
     std::uint32_t burst = 0;   ///< Get: READs in flight, at most.
     [[nodiscard]] bool is_idle() const noexcept { return pieces == 0 && posted == copied; }
   } transfer;
@@ -109,7 +108,7 @@ struct Operation {
 static_assert(sizeof(Operation) == 168 + kMaxKeyBytes, "every operation touches three cache lines before its key");
 
 /// Purpose of a channel's completion. A token holds this kind, a staging chunk and the operation.
-enum class Piece : std::uint8_t { kBody = 1, kBodyChunk = 2, kRead = 3, kLookup = 4, kWord = 5, kMark = 6 };
+enum class Piece : std::uint8_t { kBodyChunk = 1, kRead = 2, kLookup = 3, kWord = 4, kMark = 5 };
 
 [[nodiscard]] constexpr std::uint64_t token_of(Piece piece, const Operation& operation, unsigned chunk = 0) noexcept {
   return static_cast<std::uint64_t>(piece) << 56 | std::uint64_t{chunk} << 48 | operation.id;
@@ -278,21 +277,12 @@ class PollingClient final : public Client, private channel::Handler {
   void ask_for_part(Operation& operation) noexcept;
   void take_refusal(const Operation& operation, wire::Reply& reply) noexcept;
   void take_full(const Operation& operation, wire::Reply& reply) noexcept;
-  [[nodiscard]] Result<void> use_window(channel::Connection& channel, const wire::ServerHello& hello,
-                                        Deadline deadline);
 
   // Large values.
   [[nodiscard]] bool is_registered(std::span<const std::byte> bytes) const noexcept;
   [[nodiscard]] channel::LocalSpan local(std::span<const std::byte> bytes) const noexcept;
-  [[nodiscard]] Status start_in_lease(Operation& operation, const Ask& ask) noexcept;
-  [[nodiscard]] std::optional<HeldLeases::Held> take_lease_for(const Operation& operation, const Ask& ask) noexcept;
-  [[nodiscard]] bool is_open(unsigned worker, const wire::Lease& lease) noexcept;
-  [[nodiscard]] Status send_adopt(Operation& operation, const Ask& ask, const wire::Lease& lease) noexcept;
-  void take_lease(const Operation& operation, wire::Reply& reply) noexcept;
   [[nodiscard]] bool lends() const noexcept { return !options_.read_only && options_.buffer_bytes != 0; }
   [[nodiscard]] Status send_lent(Operation& operation, const Ask& ask) noexcept;
-  [[nodiscard]] std::uint32_t give_up_lease_for(const Ask& ask, unsigned worker) noexcept;
-  [[nodiscard]] Status send_staged(Operation& operation, const Ask& ask, Deadline deadline) noexcept;
   [[nodiscard]] Status send_chunks(Operation& operation, const Ask& ask, Deadline deadline) noexcept;
   [[nodiscard]] Status send_head(Operation& operation, const Ask& ask, channel::LocalSpan body,
                                  std::uint64_t token) noexcept;
@@ -378,7 +368,6 @@ class PollingClient final : public Client, private channel::Handler {
   [[nodiscard]] std::byte* item_at(const Operation& operation) const noexcept {
     return buckets_at(operation) + 2 * sizeof(Bucket);
   }
-  HeldLeases leases_;
 
   struct : Lookups {
     std::uint64_t reported = 0;  ///< Gets by READs that the server was told of.

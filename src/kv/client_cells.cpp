@@ -66,6 +66,7 @@ Result<void> PollingClient::use_cells(Deadline deadline) noexcept {
 // in the connection's memory, so a late result touches nothing of the caller's.
 Status PollingClient::change(const Cell& cell, const channel::Change& change, std::uint64_t& old,
                              Deadline deadline) noexcept {
+  old = 0;
   const Status checked = check_cell(cell, "kv::Client::fetch_add or compare_swap");
   if (checked != Status::kOk) [[unlikely]]
     return checked;
@@ -73,6 +74,7 @@ Status PollingClient::change(const Cell& cell, const channel::Change& change, st
 }
 
 Status PollingClient::read(const Cell& cell, std::uint64_t& value, Deadline deadline) noexcept {
+  value = 0;
   const Status checked = check_cell(cell, "kv::Client::read");
   if (checked != Status::kOk) [[unlikely]]
     return checked;

@@ -91,18 +91,10 @@ double mebibytes(std::uint64_t bytes) noexcept { return static_cast<double>(byte
   (void)note(
       Status::kStoreFull, call_of(operation.op),
       "the key's worker has no room for a value of {} bytes: of {:.1f} MiB, keys and values take {:.1f} (most of "
-      "it, {:.1f}, in blocks of up to {} bytes), values that wait out their grace period {:.1f}, leases {:.1f}; "
+      "it, {:.1f}, in blocks of up to {} bytes), values that wait out their grace period {:.1f}; "
       "{} of its items are cells: erase some, or raise memory_bytes",
       full.needed, mebibytes(full.capacity), mebibytes(full.used), mebibytes(full.class_used), full.class_block,
-      mebibytes(full.resting), mebibytes(full.leased), full.cells);
-}
-
-Result<void> PollingClient::use_window(channel::Connection& channel, const wire::ServerHello& hello,
-                                       Deadline deadline) {
-  if (way_.by_message) return {};
-  VERBENA_TRY(channel.import_window(wire::window_of(hello), deadline));
-  if (hello.marks_address == 0) return {};
-  return channel.import_window(wire::marks_of(hello), deadline);
+      mebibytes(full.resting), full.cells);
 }
 
 // --- refusals

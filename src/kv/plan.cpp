@@ -4,11 +4,9 @@
 #include "base/limit.hpp"
 #include "kv/access.hpp"
 #include "kv/item.hpp"
-#include "kv/lease.hpp"
 #include "kv/wire.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <string_view>
 #include <utility>
 
@@ -34,13 +32,12 @@ std::size_t share_of(const ServerOptions& options) noexcept {
 unsigned sessions_of(const ServerOptions& options) noexcept { return options.max_clients + kSpareSessions; }
 
 channel::Options channel_options(const ServerOptions& options) noexcept {
-  return {
-      .depth = wire::channel_depth(options.depth),
-      .lease_bytes = options.lease_bytes,
-      .max_reads = PutReads::kMostPieces,
-      // The server's own operations: READs of one value, invalidations of leases, and the goodbye.
-      .max_operations = PutReads::kMostPieces + 1 + (options.large_put == LargePut::kAdopt ? options.client_leases : 0),
-      .max_larges = 0};
+  return {.depth = wire::channel_depth(options.depth),
+          .lease_bytes = options.lease_bytes,
+          .max_reads = PutReads::kMostPieces,
+          // The server's own operations: READs of one value, and the goodbye.
+          .max_operations = PutReads::kMostPieces + 1,
+          .max_larges = 0};
 }
 
 /// One worker's share of something that keys have: hashing spreads keys unevenly, so a quarter more than an equal part.
@@ -72,7 +69,27 @@ struct Need {
   std::string_view largest;  ///< The largest part of `least`.
 };
 
-std::uint64_t room_of(const host::Headroom& headroom) { return headroom.bytes + host::free_hugepage_bytes(); }
+std::uint64_t room_of(const host::Headroom& headroom) { return headroom.bytes + headroom.hugepage_bytes; }
+
+/// Refuses options that stay in ServerOptions for one version, because programs may still set them.
+Result<void> check_removed(const ServerOptions& options) {
+  constexpr const char* kCall = "Server::start";
+  constexpr const char* kWhy = "the server reads large values itself, which is faster";
+  if (options.large_put == LargePut::kAdopt)
+    return fail(Status::kUnsupported, kCall, 0,
+                "large_put kAdopt was removed in 0.1: {}; leave large_put at its default", kWhy);
+  VERBENA_TRY(check_limit(kCall, "large_put (a way)", std::to_underlying(options.large_put), 0, 0));
+  const ServerOptions defaults;
+  if (options.client_leases != defaults.client_leases)
+    return fail(Status::kUnsupported, kCall, 0,
+                "client_leases was removed in 0.1: {}; leave it at its default, {}; got {}", kWhy,
+                defaults.client_leases, options.client_leases);
+  if (options.lease_term != defaults.lease_term)
+    return fail(Status::kUnsupported, kCall, 0,
+                "lease_term (ms) was removed in 0.1: {}; leave it at its default, {}; got {}", kWhy,
+                defaults.lease_term.count(), options.lease_term.count());
+  return {};
+}
 
 }  // namespace
 
@@ -94,16 +111,9 @@ Result<void> check_options(const ServerOptions& options) {
   VERBENA_TRY(check_limit(kCall, "max_clients_per_user", options.max_clients_per_user, 0, options.max_clients));
   VERBENA_TRY(check_limit(kCall, "depth", options.depth, 1, 1024));
   VERBENA_TRY(check_limit(kCall, "lease_bytes", options.lease_bytes, 64 << 10, kMib << 10));
-  VERBENA_TRY(check_limit(kCall, "large_put (a way)", std::to_underlying(options.large_put), 0,
-                          std::to_underlying(LargePut::kAdopt)));
+  VERBENA_TRY(check_removed(options));
   VERBENA_TRY(
       check_limit(kCall, "evict (a policy)", std::to_underlying(options.evict), 0, std::to_underlying(Evict::kLru)));
-  VERBENA_TRY(check_limit(kCall, "client_leases", options.client_leases, 1, 64));
-  VERBENA_TRY(check_limit(kCall, "lease_term (ms)", count_of(options.lease_term), 10, wire::kMostTermNs / 1'000'000));
-  if (options.large_put == LargePut::kAdopt && options.require_hugepages)
-    return fail(Status::kBadArgument, kCall, 0,
-                "require_hugepages does not go with large_put kAdopt: memory that clients write is never of hugetlb "
-                "pages");
   VERBENA_TRY(check_limit(kCall, "grace (ms)", count_of(options.grace), 1, 60'000));
   VERBENA_TRY(check_limit(kCall, "wait (a policy)", std::to_underlying(options.wait), 0,
                           std::to_underlying(WaitPolicy::kEvent)));
@@ -185,10 +195,6 @@ Result<void> check_device(const ServerOptions& options, const nic::Limits& limit
   if (options.workers * regions > limits.max_mr)
     return too_much("memory regions", options.workers * regions, limits.max_mr, "max_clients or workers",
                     options.workers, regions);
-  const std::uint64_t leases = leases_of(limits, options);
-  if (options.workers * clients * leases > limits.max_mw)
-    return too_much("memory windows", options.workers * clients * leases, limits.max_mw, "client_leases or max_clients",
-                    options.workers * clients, leases);
   return {};
 }
 
@@ -258,15 +264,11 @@ std::string memory_warning(const ServerOptions& options, const host::Footprint& 
 std::string resting_words(const ServerOptions& options) {
   const auto grace_ms = static_cast<std::uint64_t>(options.grace.count());
   const std::uint64_t half = options.memory_bytes / 2;
-  const std::string leases =
-      options.large_put == LargePut::kAdopt
-          ? fmt::format(" Leases take at most {} MiB of that memory.", options.memory_bytes / kMemoryPerLease / kMib)
-          : std::string();
   return fmt::format(
       "A large value that is replaced keeps its memory for a grace period of {} ms if a message told its place lately. "
       "Where {} MiB/s are replaced, such values fill half of the {} MiB of items; `verbena-kv stats` tells how much "
-      "memory waits.{}",
-      grace_ms, half / kMib * 1000 / grace_ms, options.memory_bytes / kMib, leases);
+      "memory waits.",
+      grace_ms, half / kMib * 1000 / grace_ms, options.memory_bytes / kMib);
 }
 
 std::string descriptor_warning(const ServerOptions& options, const nic::Capabilities& nic,

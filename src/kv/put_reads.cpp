@@ -1,5 +1,6 @@
 #include "kv/put_reads.hpp"
 
+#include <cstring>
 #include <utility>
 
 namespace verbena::kv {
@@ -7,7 +8,13 @@ namespace verbena::kv {
 bool PutReads::add(const wire::Request& request, std::uint64_t now) noexcept {
   if (count_ == puts_.size()) return false;
   Put& put = puts_[(first_ + count_++) % puts_.size()];
-  put.take(request, now);
+  put.id = request.head.id;
+  put.key_length = request.head.key_length;
+  put.length = request.large.length;
+  put.expected = request.expected;
+  put.ttl_ns = request.ttl_ns;
+  put.began_ticks = now;
+  std::memcpy(put.key_bytes.data(), request.key.data(), request.key.size());
   put.rkey = request.large.rkey;
   put.address = request.large.address;
   return true;

@@ -3,12 +3,12 @@
 #pragma once
 
 #include "channel/options.hpp"
-#include "kv/open_put.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
 #include "nic/buffer_pool.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -47,9 +47,19 @@ class SparePlace {
 /// \thread the worker's, except creation
 class PutReads {
  public:
-  struct Put : OpenPut {
+  /// The parts of a request that are kept until the value's bytes are here.
+  struct Put {
+    std::uint32_t id = 0;  ///< The request's.
+    std::uint16_t key_length = 0;
+    std::uint64_t length = 0;  ///< The value's.
+    std::uint64_t expected = 0;
+    std::uint64_t ttl_ns = 0;
+    std::uint64_t began_ticks = 0;
+    std::array<std::byte, kMaxKeyBytes> key_bytes;
     std::uint32_t rkey = 0;
     std::uint64_t address = 0;  ///< The value's, in the client's memory.
+
+    [[nodiscard]] Key key() const noexcept { return {key_bytes.data(), key_length}; }
   };
   /// READs are this long, and so many of the first PUT are in flight, at most.
   static constexpr std::uint64_t kPieceBytes = std::uint64_t{256} << 10;

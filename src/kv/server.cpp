@@ -60,6 +60,7 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
  private:
   void add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept override;
   void session_ended(std::uint64_t client, unsigned worker, bool has_left) noexcept override;
+  void see_off(node::Acceptor::Leaver& leaver) noexcept override { acceptor_->see_off(leaver); }
 
   class Guest;
   [[nodiscard]] Result<std::unique_ptr<node::Acceptor::Guest>> welcome(
@@ -87,8 +88,8 @@ class PollingServer final : public Server, private WorkerHost, private node::Acc
   std::atomic<std::uint64_t> clients_refused_{0};
   std::unique_ptr<link::Fabric> fabric_;
   std::shared_ptr<node::Device> device_;
-  node::Acceptor* acceptor_ = nullptr;
-  std::uint64_t door_ = 0;
+  node::Acceptor* acceptor_ = nullptr;  ///< Set before the first client comes.
+  std::optional<std::uint64_t> door_;   ///< The acceptor's name for the listener, while that is open.
   std::uint16_t port_ = 0;
   std::unique_ptr<link::Listener> listener_;  ///< Until the acceptor takes it.
   host::HeldPlacement placement_;             ///< Reserves the workers' cores until they have ended.
@@ -116,10 +117,9 @@ Result<void> PollingServer::start() {
   VERBENA_TRY(create_workers());
   describe();
   for (auto& worker : workers_) VERBENA_TRY(worker->start());
-  VERBENA_ASSIGN(node::Acceptor* const acceptor, device_->acceptor());
+  VERBENA_ASSIGN(acceptor_, device_->acceptor());
   VERBENA_TRY(listener_->admit());
-  VERBENA_ASSIGN(door_, acceptor->open(std::move(listener_), *this));
-  acceptor_ = acceptor;
+  VERBENA_ASSIGN(door_, acceptor_->open(std::move(listener_), *this));
   return {};
 }
 
@@ -160,10 +160,6 @@ void PollingServer::describe() {
     options.cpu ? add(" {}", *options.cpu) : add(" any");
     if (options.node) add(" (node {})", *options.node);
   }
-  if (options_.large_put == LargePut::kAdopt)
-    add("; large values are {}", can_adopt(fabric_->nic().limits())
-                                     ? "adopted: clients are trusted"
-                                     : "copied: the device has no memory windows that can be relied on");
   if (!options_.grants.empty()) add("; {} grant{}", options_.grants.size(), options_.grants.size() == 1 ? "" : "s");
   // Says why a worker waits by events; `verbena-info --plan` tells the rest.
   if (!placement_.plan.why_no_core.empty()) add("; {}", placement_.plan.why_no_core);
@@ -204,8 +200,9 @@ void PollingServer::add_statistics(StatisticsPart part, ServerStatistics& sum) c
 void PollingServer::stop() noexcept {
   if (is_forked()) return;
   const CancellationHeld held;
-  if (acceptor_ != nullptr) std::exchange(acceptor_, nullptr)->close(door_);
+  if (door_) acceptor_->close(*std::exchange(door_, std::nullopt));
   for (auto& worker : workers_) worker->stop();
+  if (acceptor_ != nullptr) acceptor_->settle();
 }
 
 void PollingServer::session_ended(std::uint64_t client, unsigned worker, bool has_left) noexcept {
@@ -222,11 +219,11 @@ class PollingServer::Guest final : public node::Acceptor::Guest {
   ~Guest() override {
     if (session_) server_.clients_.leave(hello_.client, hello_.worker);
   }
-  Result<void> step() override;
+  Result<void> step() override { return session_->connection().connect(Deadline::now()); }
   int fd() const noexcept override { return session_->connection().wait_fd(); }
   short events() const noexcept override { return session_->connection().wait_events(); }
-  void done() noexcept override {
-    session_->join();
+  void done(const node::Acceptor::Stay& stay) noexcept override {
+    session_->join(stay);
     (void)session_.release();
   }
   void refuse(const Error& why) noexcept override { session_->connection().refuse(why); }
@@ -236,18 +233,6 @@ class PollingServer::Guest final : public node::Acceptor::Guest {
   const wire::ClientHello hello_;
   std::unique_ptr<Session> session_;
 };
-
-Result<void> PollingServer::Guest::step() {
-  VERBENA_TRY(session_->connection().connect(Deadline::now()));
-  nic::Nic& nic = server_.device_->nic();
-  const wire::ClientHello::Source& source = hello_.source;
-  if (source.memory_id == 0 || !nic.capabilities().maps_windows) return {};
-  // The client's NIC hands the memory out once the client is connected, too. The key's range is all of the region.
-  return nic.import_window(
-      session_->connection().queue_pair(),
-      {.address = source.address, .rkey = source.rkey, .access = IBV_ACCESS_REMOTE_READ, .memory_id = source.memory_id},
-      Deadline::now());
-}
 
 Result<wire::ClientHello> PollingServer::enter(const link::Handshake& handshake) {
   VERBENA_ASSIGN(const auto data, channel::Connection::user_data_of(handshake.remote()));
@@ -271,8 +256,14 @@ Result<std::unique_ptr<Session>> PollingServer::serve(std::unique_ptr<link::Hand
   Worker& worker = *workers_[hello.worker];
   VERBENA_ASSIGN(const Permissions* const permissions, permissions_of(*handshake, hello));
   auto session = std::make_unique<Session>(worker, hello.client, permissions);
-  VERBENA_TRY(session->open(device_->nic(), device_->pd()));
+  VERBENA_TRY(session->open());
   VERBENA_TRY(session->connection().answer(std::move(handshake), wire::bytes_of(hello_of(worker, permissions))));
+  const wire::ClientHello::Source& source = hello.source;
+  if (source.memory_id != 0 && device_->nic().capabilities().maps_windows)
+    session->connection().needs_window({.address = source.address,
+                                        .rkey = source.rkey,
+                                        .access = IBV_ACCESS_REMOTE_READ,
+                                        .memory_id = source.memory_id});
   return session;
 }
 

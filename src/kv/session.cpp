@@ -1,5 +1,7 @@
 #include "kv/session.hpp"
 
+#include "base/failure.hpp"
+#include "base/log.hpp"
 #include "kv/worker.hpp"
 
 #include <algorithm>
@@ -24,18 +26,17 @@ Session::Session(Worker& worker, std::uint64_t client, const Permissions* permis
       store_(worker.store()),
       permissions_(permissions),
       reads_(worker.options().session_depth(), worker.spare_place()),
-      leases_(worker.lease_policy(), worker.store()),
       client_(client),
       backlog_(worker.options().session_depth()) {}
 
-Result<void> Session::open(nic::Nic& nic, ibv_pd* pd) {
-  if (may_have_leases()) VERBENA_TRY(leases_.open(nic, pd, permissions_ != nullptr ? permissions_->account : nullptr));
+Result<void> Session::open() {
   VERBENA_ASSIGN(channel_,
                  channel::Connection::create(worker_.loop(), worker_.memory(), worker_.options().channel, *this));
   return {};
 }
 
-void Session::join() noexcept {
+void Session::join(const node::Acceptor::Stay& stay) noexcept {
+  departure_.emplace(*this, stay);
   arrival_.session = this;
   arrival_.open = [](engine::Mailbox::Letter& letter) noexcept {
     Session& arrived = *static_cast<Arrival&>(letter).session;
@@ -44,18 +45,39 @@ void Session::join() noexcept {
   worker_.loop().post(arrival_);
 }
 
-host::Footprint Session::footprint(nic::Kind kind, unsigned depth, unsigned leases) {
+host::Footprint Session::footprint(unsigned depth) {
   host::Footprint pools;
   pools.add({.name = "session", .bytes_each = sizeof(Session)});
   pools.add({.name = "replies without credit", .count = depth, .bytes_each = sizeof(Waiting)});
   pools.add({.name = "puts by READ", .count = depth, .bytes_each = sizeof(PutReads::Put)});
-  pools.add("leases", 1, Leases::footprint(kind, leases));
   return pools;
 }
 
+void Session::part() noexcept {
+  channel_->leave_loop();
+  worker_.see_off(*departure_);
+}
+
+void Session::Departure::leave() noexcept {
+  session_.close_channel();
+  session_.arrival_.open = [](engine::Mailbox::Letter& letter) noexcept {
+    Session& gone = *static_cast<Arrival&>(letter).session;
+    gone.worker_.bury(gone);
+  };
+  session_.worker_.loop().post(session_.arrival_);
+}
+
+void Session::close_channel() noexcept {
+  if (channel_ == nullptr) return;
+  if (!has_left_ && is_dead_)
+    log(VERBENA_LOG_WARNING, "worker {} has lost a client, which did not say goodbye: {}", worker_.options().index,
+        sentence_of(channel_->failure()));
+  // Before the rest, because its end may still call this handler, and READs are in flight until then.
+  channel_.reset();
+}
+
 Session::~Session() {
-  leases_.end(channel_.get());
-  channel_.reset();  // First, because its end may still call this handler, and READs are in flight until then.
+  close_channel();
   store_.abandon(large_.pending);
   reads_.stop();
   store_.abandon(reads_.pending);
@@ -99,15 +121,13 @@ void Session::put_off(std::span<const std::byte> head, std::span<const std::byte
 }
 
 bool Session::flush() noexcept {
-  // First: a client cannot keep its leases by not taking replies.
-  const bool is_posted = is_dead_ || leases_.post(*channel_);
   while (waiting_ != 0 && !is_dead_) {
     const Waiting& first = backlog_[first_waiting_];
     if (channel_->send(std::span(first.bytes).first(first.length)) == Status::kAgain) return false;
     first_waiting_ = (first_waiting_ + 1) % backlog_.size();
     --waiting_;
   }
-  return is_posted;
+  return true;
 }
 
 void Session::on_room(channel::Connection& /*connection*/) noexcept {
@@ -115,26 +135,24 @@ void Session::on_room(channel::Connection& /*connection*/) noexcept {
 }
 
 bool Session::leave() noexcept {
-  if (!channel_->alive()) return true;
+  if (is_dead_ || !channel_->alive()) return true;  // The acceptor's thread may have a dead one.
   is_leaving_ = true;
   if (!flush()) return false;
   channel_->leave(wire::bytes_of(kGoodbye));
   return channel_->has_left();
 }
 
-// Memory in its grace period, or leased, becomes free within that period or the lease's term: the client may try again,
-// as when the store says so itself. Without such memory the store is full.
+// Memory in its grace period becomes free within that period: the client may try again, as when the store says so
+// itself. Without such memory the store is full.
 void Session::look_for_memory(Store::Change& change, std::uint64_t value_length) noexcept {
   if (change.status != Status::kStoreFull) return;
-  const std::uint64_t needed = std::max<std::uint64_t>(value_length, 1);
-  const std::uint64_t resting = store_.statistics().resting_bytes;
-  if (resting < needed) worker_.call_leases_in();
-  if (resting + worker_.lease_policy().bytes >= needed) change.status = Status::kAgain;
+  if (store_.statistics().resting_bytes >= std::max<std::uint64_t>(value_length, 1)) change.status = Status::kAgain;
 }
 
 wire::ReplyHead Session::outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
   look_for_memory(change, value_length);
   worker_.counters().count_outcome(change.status);
+  worker_.publish();
   // A client that may not READ the item gets no entry: it would learn where keys hash to, and nothing else.
   return {.status = change.status, .id = id, .version = change.version, .entry = is_exported() ? change.entry : 0};
 }
@@ -152,9 +170,8 @@ void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t
   const StoreStatistics now = store_.statistics();
   wire::Fullness full{.needed = value_length,
                       .capacity = now.capacity_bytes,
-                      .used = now.used_bytes - worker_.lease_policy().bytes,
+                      .used = now.used_bytes,
                       .resting = now.resting_bytes,
-                      .leased = worker_.lease_policy().bytes,
                       .cells = worker_.cells().made()};
   ServerStatistics memory;
   store_.add_memory(memory);
@@ -166,19 +183,6 @@ void Session::reply_change(std::uint32_t id, Store::Change change, std::uint64_t
   wire::ReplyHead full_head = head;
   full_head.kind = wire::ReplyKind::kFull;
   reply(full_head, wire::bytes_of(full));
-}
-
-// Adds a lease for the next value of that length, if the client may have one.
-void Session::reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept {
-  if (is_refusal(change.status)) [[unlikely]]
-    return refuse(id, change);
-  wire::ReplyHead head = outcome_of(id, change, value_length);
-  if (head.status == Status::kStoreFull) [[unlikely]]
-    return tell_full(head, value_length);
-  wire::Lease lease;
-  if (!leases_.offer(*channel_, value_length, lease)) return reply(head);
-  head.kind = wire::ReplyKind::kLease;
-  reply(head, wire::bytes_of(lease));
 }
 
 // --- small requests
@@ -201,7 +205,6 @@ void Session::on_message(channel::Connection& connection, std::span<const std::b
     case wire::Op::kCas:
     case wire::Op::kErase: return change(request);
     case wire::Op::kCell: return open_cell(request);
-    case wire::Op::kPutAdopt: return adopt(request);
     case wire::Op::kPutRead: return put_read(request);
     case wire::Op::kStatistics: return tell_statistics(request.head.id, static_cast<StatisticsPart>(request.expected));
     case wire::Op::kGoodbye: has_left_ = true; return connection.peer_left();
@@ -256,6 +259,7 @@ void Session::open_cell(const wire::Request& request) noexcept {
   service.count_as(OperationKind::kCell);
   const Cells::Found cell = worker_.cells().find_or_make(store_, request.key, request.expected, owner());
   if (cell.status != Status::kOk) return reply_change(request.head.id, {.status = cell.status, .quota = cell.quota});
+  worker_.publish();
   reply({.kind = wire::ReplyKind::kCell, .id = request.head.id, .version = cell.version}, wire::bytes_of(cell.place));
 }
 
@@ -306,7 +310,6 @@ Status Session::begin_part() noexcept {
   if (head.op == wire::Op::kMoreLarge) return large_.is_open && large_.id == head.id ? Status::kOk : Status::kProtocol;
   store_.abandon(large_.pending);  // A value whose rest the client never sent.
   const wire::LargeHead& value = front_.parsed.large;
-  give_up(value.returned);
   large_ = {.is_open = true,
             .id = head.id,
             .expected = value.expected,
@@ -345,71 +348,19 @@ void Session::put_at_once(std::span<const std::byte> value) noexcept {
 
 void Session::finish_large() noexcept {
   large_.is_open = false;
-  reply_large(large_.id, large_.pending ? store_.commit(large_.pending, large_.expected) : large_.answer, large_.total);
+  reply_change(large_.id, large_.pending ? store_.commit(large_.pending, large_.expected) : large_.answer,
+               large_.total);
   worker_.counters().record_ticks(large_kind(large_.expected), ticks_now() - large_.began_ticks);
 }
 
-// --- leases
-
-void Session::take_back(Leases::Lease& lease, Leases::Lease::State state) noexcept {
-  if (!leases_.revoke(*channel_, lease, state)) channel_->tell_of_room();
-}
-
-/// The client gives a lease up, unless `id` is 0 or the lease was taken back before.
-void Session::give_up(std::uint32_t id) noexcept {
-  if (Leases::Lease* const lease = leases_.find(id); lease != nullptr)
-    take_back(*lease, Leases::Lease::State::kReturning);
-}
-
-// The value is already in the lease: its WRITE was posted before this request on the same queue pair. It becomes the
-// value only once the client can no longer change it.
-void Session::adopt(const wire::Request& request) noexcept {
-  worker_.counters().count_request(large_kind(request.expected));
-  Leases::Lease* const lease = leases_.find(request.large.lease);
-  // Taken back because the client was late; it tries again with another lease.
-  if (lease == nullptr) return reply_change(request.head.id, {.status = Status::kAgain});
-  if (request.large.length > lease->bytes) return channel_->fail(Status::kProtocol);
-  lease->put.take(request, ticks_now());
-  take_back(*lease, Leases::Lease::State::kAdopting);
-}
-
 void Session::on_complete(channel::Connection&, const channel::Completion& completion) noexcept {
-  if (completion.status != Status::kOk) return;  // The connection is failing; leases and PUTs end with the session.
-  if (completion.token == kReadToken) return on_read();
-  Leases::Lease& lease = leases_.revoked(completion.token);
-  if (lease.state == Leases::Lease::State::kAdopting) return finish_adoption(lease);
-  leases_.close(lease);
-}
-
-void Session::finish_adoption(Leases::Lease& lease) noexcept {
-  const Store::Change change =
-      store_.adopt(lease.put.key(), lease.block, lease.put.length, lease.put.expected, owner(), lease.put.ttl_ns);
-  worker_.counters().record_ticks(large_kind(lease.put.expected), ticks_now() - lease.put.began_ticks);
-  if (!lease.block) {
-    ++worker_.counters().adoptions;
-    leases_.close(lease);
-    return reply_large(lease.put.id, change, lease.put.length);
-  }
-  if (is_refusal(change.status)) [[unlikely]] {
-    leases_.close(lease);
-    return refuse(lease.put.id, change);
-  }
-  // The PUT failed: gives the block back to the client as a lease of its own.
-  wire::ReplyHead head = outcome_of(lease.put.id, change, lease.put.length);
-  wire::Lease told;
-  if (!leases_.give_again(*channel_, lease, told)) return reply(head);
-  head.kind = wire::ReplyKind::kLease;
-  reply(head, wire::bytes_of(told));
-}
-
-void Session::expire_leases(std::uint64_t now) noexcept {
-  if (!is_dead_ && !leases_.expire(*channel_, now)) channel_->tell_of_room();
+  if (completion.status == Status::kOk) on_read();  // Otherwise the connection is failing; PUTs end with the session.
 }
 
 void Session::on_end(channel::Connection&, Status) noexcept {
   is_dead_ = true;
   store_.abandon(large_.pending);
-  worker_.bury(*this);
+  worker_.lose(*this);
 }
 
 }  // namespace verbena::kv

@@ -2,17 +2,19 @@
 #pragma once
 
 #include "channel/connection.hpp"
+#include "host/footprint.hpp"
 #include "kv/access.hpp"
-#include "kv/lease.hpp"
 #include "kv/put_reads.hpp"
 #include "kv/statistics.hpp"
 #include "kv/store.hpp"
 #include "kv/wire.hpp"
+#include "node/acceptor.hpp"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -32,24 +34,25 @@ class Session final : public channel::Handler {
   /// A session without a channel yet. `client` and the worker's index identify it for counting clients. `permissions`
   /// must outlive it; null: everything is allowed.
   Session(Worker& worker, std::uint64_t client, const Permissions* permissions);
-  /// The memory that it allocates with `leases` leases, without its channel. \thread any  \alloc setup
-  [[nodiscard]] static host::Footprint footprint(nic::Kind kind, unsigned depth, unsigned leases);
+  /// The memory that it allocates, without its channel. \thread any  \alloc setup
+  [[nodiscard]] static host::Footprint footprint(unsigned depth);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Prepares its leases, if clients get any, and the connection, which calls this session once attached. Errors: those
-  /// of Nic::alloc_mw and Connection::create. \thread setup
-  [[nodiscard]] Result<void> open(nic::Nic& nic, ibv_pd* pd);
+  /// Prepares the connection, which calls this session once attached. Errors: those of Connection::create.
+  /// \thread setup
+  [[nodiscard]] Result<void> open();
   [[nodiscard]] channel::Connection& connection() noexcept { return *channel_; }
   /// Hands itself to its worker, which destroys it. \thread any
-  void join() noexcept;
+  void join(const node::Acceptor::Stay& stay) noexcept;
+  /// Call once the connection is drained: leaves the worker's loop, and lets the acceptor's thread end the connection,
+  /// after which the worker's `bury` is called.
+  void part() noexcept;
   [[nodiscard]] std::uint64_t client() const noexcept { return client_; }
   /// Whether the client has said that it leaves.
   [[nodiscard]] bool has_left() const noexcept { return has_left_; }
 
-  /// Takes back leases that the client has not used within their term.
-  void expire_leases(std::uint64_t now) noexcept;
   /// Call when the server stops: answers nothing from now on, and says goodbye after the answers already sent. True:
   /// the client's NIC has the goodbye, or the client is lost. False: call again after the next poll.
   [[nodiscard]] bool leave() noexcept;
@@ -61,8 +64,8 @@ class Session final : public channel::Handler {
   void on_end(channel::Connection& connection, Status reason) noexcept override;
 
  private:
-  /// The token of the READs; leases have their numbers.
-  static constexpr std::uint64_t kReadToken = ~std::uint64_t{0};
+  /// The token of the READs, which are its only operations.
+  static constexpr std::uint64_t kReadToken = 0;
 
   /// An arriving value, in one or several large messages.
   struct LargePut {
@@ -94,9 +97,7 @@ class Session final : public channel::Handler {
   void refuse(std::uint32_t id, const Store::Change& change, Rights missing = Rights::kWrite) noexcept;
   /// Whether the client may READ the store's memory.
   [[nodiscard]] bool is_exported() const noexcept { return permissions_ == nullptr || permissions_->is_exported; }
-  [[nodiscard]] bool may_have_leases() const noexcept {
-    return permissions_ == nullptr || (permissions_->is_exported && permissions_->write.covers_all());
-  }
+  void close_channel() noexcept;
   [[nodiscard]] Owner owner() const noexcept { return permissions_ == nullptr ? kNoOwner : permissions_->owner; }
 
   void get(const wire::Request& request) noexcept;
@@ -106,10 +107,6 @@ class Session final : public channel::Handler {
   void scan(const wire::Request& request) noexcept;
   [[nodiscard]] std::uint64_t seal_of(const Store::ScanPlace& at, Key prefix) const noexcept;
   [[nodiscard]] bool is_ours(const wire::ScanPlace& at, Key prefix) const noexcept;
-  void adopt(const wire::Request& request) noexcept;
-  void finish_adoption(Leases::Lease& lease) noexcept;
-  void take_back(Leases::Lease& lease, Leases::Lease::State state) noexcept;
-  void give_up(std::uint32_t id) noexcept;
   void tell_statistics(std::uint32_t id, StatisticsPart part) noexcept;
   [[nodiscard]] Status take_front(std::span<const std::byte>& bytes) noexcept;
   [[nodiscard]] Status begin_part() noexcept;
@@ -128,11 +125,10 @@ class Session final : public channel::Handler {
   void reply_found(wire::ReplyHead head, const Store::Found& found, std::span<const std::byte> payload) noexcept;
   void send_reply(std::span<const std::byte> head, std::span<const std::byte> payload) noexcept;
   void reply_change(std::uint32_t id, Store::Change change, std::uint64_t value_length = 0) noexcept;
-  void reply_large(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
   void tell_full(const wire::ReplyHead& head, std::uint64_t value_length) noexcept;
   void look_for_memory(Store::Change& change, std::uint64_t value_length) noexcept;
   [[nodiscard]] wire::ReplyHead outcome_of(std::uint32_t id, Store::Change change, std::uint64_t value_length) noexcept;
-  /// Sends and posts everything that had to wait. True: nothing is left.
+  /// Sends the replies that had to wait. True: none is left.
   bool flush() noexcept;
   void put_off(std::span<const std::byte> head, std::span<const std::byte> payload) noexcept;
 
@@ -143,14 +139,23 @@ class Session final : public channel::Handler {
   LargePut large_;
   Front front_;
   PutReads reads_;
-  Leases leases_;
   std::uint64_t client_;
   bool is_dead_ = false;
   bool has_left_ = false;
   bool is_leaving_ = false;  ///< The server is stopping.
+  /// Brings it to the worker, and at its end once more.
   struct Arrival : engine::Mailbox::Letter {
     Session* session = nullptr;
   } arrival_;
+  class Departure final : public node::Acceptor::Leaver {
+   public:
+    Departure(Session& session, const node::Acceptor::Stay& stay) noexcept : Leaver(stay), session_(session) {}
+
+   private:
+    void leave() noexcept override;
+    Session& session_;
+  };
+  std::optional<Departure> departure_;
 
   // Replies without credit: at most one per request in flight.
   struct Waiting {

@@ -8,7 +8,6 @@ namespace verbena::kv {
 
 void Session::put_read(const wire::Request& request) noexcept {
   worker_.counters().count_request(large_kind(request.expected));
-  give_up(request.large.lease);
   const bool is_first = reads_.empty();
   // More PUTs than requests in flight.
   if (!reads_.add(request, ticks_now())) return channel_->fail(Status::kProtocol);
@@ -60,7 +59,7 @@ void Session::on_read() noexcept {
 void Session::end_put(Store::Change change) noexcept {
   const PutReads::Put& put = reads_.first();
   worker_.counters().record_ticks(large_kind(put.expected), ticks_now() - put.began_ticks);
-  reply_large(put.id, change, put.length);
+  reply_change(put.id, change, put.length);
   reads_.pop();
 }
 

@@ -45,7 +45,6 @@ Rights Session::missing_for(const wire::Request& request) const noexcept {
     case wire::Op::kPut:
     case wire::Op::kCas:
     case wire::Op::kErase:
-    case wire::Op::kPutAdopt:
     case wire::Op::kPutRead: return missing_to_write(request.key);
     case wire::Op::kCell:
       // Access to one cell is access to the memory of all.

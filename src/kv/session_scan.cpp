@@ -35,6 +35,7 @@ void Session::scan(const wire::Request& request) noexcept {
   if (!done.is_over)
     page.next = {.place = done.next.place, .moves = done.next.moves, .seal = seal_of(done.next, request.key)};
   std::memcpy(payload.data(), &page, sizeof page);
+  worker_.publish();
   reply({.kind = wire::ReplyKind::kScanned, .id = request.head.id}, std::span(payload).first(sizeof page + done.bytes));
 }
 

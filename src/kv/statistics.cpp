@@ -85,10 +85,7 @@ void Counters::add_totals(ServerStatistics& sum) const noexcept {
   sum.max_items += max_items;
   sum.index_entries += index_entries;
   sum.sessions += sessions;
-  sum.leases += leases;
-  sum.lease_bytes += lease_bytes;
   sum.cells += cells;
-  sum.adoptions += adoptions;
   sum.refusals.denied += denied;
   sum.refusals.over_quota += over_quota;
   sum.expired += expired;

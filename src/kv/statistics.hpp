@@ -53,7 +53,6 @@ class Counters {
   Count hits, failures;
   Count items, used_bytes, resting_bytes, capacity_bytes;
   Count max_items, index_entries, sessions;
-  Count leases, lease_bytes, adoptions;
   Count cells;
   Count denied, over_quota;
   Count expired, evicted;

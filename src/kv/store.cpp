@@ -293,7 +293,7 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
                              unsigned flags, Owner owner, std::uint64_t ttl_ns) noexcept {
   const Change looked = look(key, value_length, expected, pending);
   if (looked.status != Status::kOk) return looked;
-  // Before the store is asked for memory: a request beyond its quota must not make it call leases in.
+  // Before the store is asked for memory: a request beyond its quota must evict nothing.
   if (owner != kNoOwner && is_beyond_quota(key, pending.hash, owner, value_length)) [[unlikely]]
     return {Status::kOverQuota, 0, 0, Quota::kMemory};
   const ItemShape made{.value_length = value_length, .key_length = key.size(), .flags = flags};
@@ -308,7 +308,7 @@ Store::Change Store::reserve(Key key, std::uint64_t value_length, std::uint64_t 
   }
   if (owner == kNoOwner) [[likely]]
     return {};
-  const Quota quota = charge(pending, owner, 0);
+  const Quota quota = charge(pending, owner);
   if (quota == Quota::kNone) return {};
   abandon(pending);
   return {Status::kOverQuota, 0, 0, quota};
@@ -400,7 +400,7 @@ Store::Change Store::make_live(const Pending& pending, std::uint64_t* entry, boo
   if (const Change checked = check(entry, expected); checked.status != Status::kOk) return checked;
   const std::uint64_t bytes = host::BlockSizes::block_bytes_for(made.bytes()) +
                               (made.is_inline() ? 0 : host::BlockSizes::block_bytes_for(value.size()));
-  const Quota quota = owner == kNoOwner ? Quota::kNone : charge(owner, bytes, 0, entry);
+  const Quota quota = owner == kNoOwner ? Quota::kNone : charge(owner, bytes, entry);
   if (quota != Quota::kNone) return {Status::kOverQuota, 0, 0, quota};
   // Before the old value goes: with none left it stays.
   const std::uint64_t version = draw_version();
@@ -475,64 +475,20 @@ Store::Change Store::erase(Key key) noexcept {
   return {Status::kOk, version, 0};
 }
 
-// --- blocks that come before their key
-
-Store::Block Store::take_block(std::size_t bytes) noexcept {
-  const std::uint64_t block = allocate(bytes);
-  if (block == host::BlockPool::kNoOffset) return {};
-  const std::size_t taken = pool_.block_bytes(block);
-  pinned_bytes_ += taken;
-  return {{pool_.at(block), taken}};
-}
-
-void Store::give_back(Block& block) noexcept {
-  if (!block) return;
-  pinned_bytes_ -= block.bytes.size();
-  VERBENA_CHECK(pool_.free(pool_.offset_of(std::exchange(block, Block{}).bytes.data())) == Status::kOk);
-}
-
-Store::Change Store::adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected, Owner owner,
-                           std::uint64_t ttl_ns) noexcept {
-  VERBENA_CHECK(value_length >= kEagerBytes && value_length <= block.bytes.size());
-  Pending pending;
-  const Change looked = look(key, value_length, expected, pending);
-  if (looked.status != Status::kOk) return looked;
-  if (!build(key, {.value_length = value_length, .key_length = key.size(), .flags = flags_for(ttl_ns)},
-             pool_.offset_of(block.bytes.data()), ttl_ns, pending))
-    return no_memory(kMaxItemBytes);
-  const Quota quota = owner == kNoOwner ? Quota::kNone : charge(pending, owner, block.bytes.size());
-  const Change change = quota == Quota::kNone ? publish(pending, expected) : Change{Status::kOverQuota, 0, 0, quota};
-  if (change.status == Status::kOk) {
-    pinned_bytes_ -= block.bytes.size();
-    const std::uint64_t value = pool_.offset_of(std::exchange(block, Block{}).bytes.data());
-    const std::size_t before = pool_.block_bytes(value);
-    pool_.shrink(value, static_cast<std::size_t>(value_length));
-    if (owner != kNoOwner) options_.accounts[owner - 1].give_back({.bytes = before - pool_.block_bytes(value)});
-  } else {
-    if (!owners_.empty()) [[unlikely]]
-      discharge(pending.item);
-    VERBENA_CHECK(pool_.free(pending.item) == Status::kOk);
-  }
-  return change;
-}
-
 // --- owners
 
 // The value that the key has now is given back when this replaces it, if it is the owner's own: so an item may be
-// replaced by one as long where the quota is used up. `charged_bytes` of the new item are charged already.
-Quota Store::charge(const Pending& pending, Owner owner, std::uint64_t charged_bytes) noexcept {
-  const Quota quota = charge(owner, bytes_of(pending.item), charged_bytes, locate(key_at(pending.item), pending.hash));
+// replaced by one as long where the quota is used up.
+Quota Store::charge(const Pending& pending, Owner owner) noexcept {
+  const Quota quota = charge(owner, bytes_of(pending.item), locate(key_at(pending.item), pending.hash));
   if (quota == Quota::kNone) owner_of(pending.item) = owner;
   return quota;
 }
 
-Quota Store::charge(Owner owner, std::uint64_t bytes, std::uint64_t charged_bytes,
-                    const std::uint64_t* replaced) noexcept {
-  Account::Amount known{.bytes = charged_bytes};
-  if (replaced != nullptr && owner_of(item_of(*replaced)) == owner) {
-    known.bytes += bytes_of(item_of(*replaced));
-    known.items = 1;
-  }
+Quota Store::charge(Owner owner, std::uint64_t bytes, const std::uint64_t* replaced) noexcept {
+  Account::Amount known;
+  if (replaced != nullptr && owner_of(item_of(*replaced)) == owner)
+    known = {.bytes = bytes_of(item_of(*replaced)), .items = 1};
   return options_.accounts[owner - 1].charge({.bytes = bytes, .items = 1}, known);
 }
 

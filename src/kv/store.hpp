@@ -183,20 +183,6 @@ class Store {
   [[nodiscard]] Change commit(Pending& pending, std::uint64_t expected) noexcept;
   void abandon(Pending& pending) noexcept;
 
-  /// A block for a large value whose key is not known yet. Ends in `adopt` or `give_back`.
-  struct Block {
-    std::span<std::byte> bytes;  ///< In the window.
-    [[nodiscard]] explicit operator bool() const noexcept { return !bytes.empty(); }
-  };
-  /// A block of at least `bytes`. Empty: no memory.
-  [[nodiscard]] Block take_block(std::size_t bytes) noexcept;
-  void give_back(Block& block) noexcept;
-  /// `put` of a value of kEagerBytes and more that is in the front of the block already. The block is the item's then,
-  /// but for what the value does not need of it, and `block` empty; on failure it stays the caller's. The block is
-  /// charged to `owner` already, as a lease.
-  [[nodiscard]] Change adopt(Key key, Block& block, std::uint64_t value_length, std::uint64_t expected,
-                             Owner owner = kNoOwner, std::uint64_t ttl_ns = 0) noexcept;
-
   /// Removes items whose time is over in the next `buckets` of the index. False: there are none to be found.
   bool sweep(unsigned buckets) noexcept;
   /// Frees up to `blocks` items whose grace period is over.
@@ -315,9 +301,8 @@ class Store {
   [[nodiscard]] std::uint64_t draw_version() noexcept;
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes) noexcept;
   [[nodiscard]] Change no_memory(std::size_t bytes) noexcept;
-  [[nodiscard]] Quota charge(const Pending& pending, Owner owner, std::uint64_t charged_bytes) noexcept;
-  [[nodiscard]] Quota charge(Owner owner, std::uint64_t bytes, std::uint64_t charged_bytes,
-                             const std::uint64_t* replaced) noexcept;
+  [[nodiscard]] Quota charge(const Pending& pending, Owner owner) noexcept;
+  [[nodiscard]] Quota charge(Owner owner, std::uint64_t bytes, const std::uint64_t* replaced) noexcept;
   /// Whether the value alone would be more than `owner` may have, whatever else its item takes.
   [[nodiscard]] bool is_beyond_quota(Key key, std::uint64_t hash, Owner owner, std::uint64_t value_length) noexcept;
   void discharge(std::uint64_t item) noexcept;
@@ -356,7 +341,7 @@ class Store {
   std::array<std::uint64_t, kMovesKept> moved_to_{};  // and where the last of them went: a ring.
   std::uint64_t expired_ = 0;
   std::uint64_t evicted_ = 0;
-  std::uint64_t pinned_bytes_ = 0;  ///< Blocks that nothing evicts: leases and cells.
+  std::uint64_t pinned_bytes_ = 0;  ///< Blocks that nothing evicts: those of cells.
   /// The clock's hand.
   struct Hand {
     std::uint64_t bucket = 0;

@@ -56,13 +56,11 @@ bool has_no_key(Op op) noexcept { return op == Op::kStatistics || op == Op::kGoo
 bool has_word(Op op) noexcept {
   return op == Op::kCas || op == Op::kStatistics || op == Op::kCell || op == Op::kGetPart || op == Op::kReads;
 }
-bool has_terms(Op op) noexcept {
-  return op == Op::kPut || op == Op::kCas || op == Op::kPutLarge || op == Op::kPutAdopt || op == Op::kPutRead;
-}
+bool has_terms(Op op) noexcept { return op == Op::kPut || op == Op::kCas || op == Op::kPutLarge || op == Op::kPutRead; }
 bool has_value(Op op) noexcept { return op == Op::kPut || op == Op::kCas; }
 
 bool is_eager(Op op) noexcept {
-  return (op >= Op::kGet && op <= Op::kGoodbye) || (op >= Op::kCell && op <= Op::kPutRead) ||
+  return (op >= Op::kGet && op <= Op::kGoodbye) || op == Op::kCell || op == Op::kGetPart || op == Op::kPutRead ||
          (op >= Op::kKeys && op <= Op::kReads);
 }
 
@@ -76,21 +74,13 @@ Status take_terms(const RequestHead& head, std::span<const std::byte>& body, std
   return ttl_ns - 1 < kMostTtlNs ? Status::kOk : Status::kProtocol;
 }
 
-bool take_adopt(std::span<const std::byte>& body, Request& request) noexcept {
-  AdoptHead adopt;
-  if (!take(body, adopt) || adopt.value_length < kLeastLease || adopt.lease == 0 || adopt.reserved != 0) return false;
-  request.expected = adopt.expected;
-  request.large = {.length = adopt.value_length, .lease = adopt.lease};
-  return true;
-}
-
 bool take_read(std::span<const std::byte>& body, Request& request) noexcept {
   ReadHead read;
   if (!take(body, read) || read.value_length < kEagerBytes || read.value_length > kMostValueBytes ||
-      read.address > ~read.value_length)
+      read.address > ~read.value_length || read.reserved != 0)
     return false;
   request.expected = read.expected;
-  request.large = {.length = read.value_length, .address = read.address, .rkey = read.rkey, .lease = read.returned};
+  request.large = {.length = read.value_length, .address = read.address, .rkey = read.rkey};
   return true;
 }
 
@@ -121,11 +111,6 @@ bool is_cell_sound(const CellPlace& cell) noexcept {
   return cell.window_address % kBytes == 0 && cell.offset % kBytes == 0 && cell.window_address <= ~cell.window_length &&
          cell.window_length >= kBytes && cell.offset <= cell.window_length - kBytes &&
          (cell.window_access & kRights) == kRights && cell.is_new <= 1 && cell.reserved == 0;
-}
-
-bool is_lease_sound(const Lease& lease) noexcept {
-  return std::has_single_bit(lease.length) && lease.length >= kLeastLease && lease.address <= ~lease.length &&
-         lease.term_ns <= kMostTermNs && lease.id != 0;
 }
 
 /// Checks that the part has exactly the bytes it must have, so that asking for the next part comes to an end.
@@ -217,9 +202,7 @@ Status decode_request(std::span<const std::byte> body, Request& request) noexcep
     if (head.op != Op::kCell && request.expected == kAnyVersion) return Status::kProtocol;
   }
   if (has_no_key(head.op)) return head.key_length == 0 && body.empty() ? Status::kOk : Status::kProtocol;
-  if ((head.op == Op::kPutAdopt && !take_adopt(body, request)) ||
-      (head.op == Op::kPutRead && !take_read(body, request)))
-    return Status::kProtocol;
+  if (head.op == Op::kPutRead && !take_read(body, request)) return Status::kProtocol;
   if (body.size() < head.key_length) return Status::kProtocol;
   request.key = body.first(head.key_length);
   request.value = body.subspan(head.key_length);
@@ -280,7 +263,6 @@ Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept {
         reply.value = body;
         return is_ok && body.size() % 8 == 0 && body.size() <= kEagerBytes;
       case ReplyKind::kLocation: return is_ok && take_all(body, reply.location) && is_location_sound(reply.location);
-      case ReplyKind::kLease: return take_all(body, reply.lease) && is_lease_sound(reply.lease);
       case ReplyKind::kPart:
         if (!is_ok || !take(body, reply.part)) return false;
         reply.value = body;

@@ -118,12 +118,12 @@ enum class Op : std::uint8_t {
   kPutLarge = 7,    ///< Large message: head, LargeHead, key, and the value or its front.
   kMoreLarge = 8,   ///< Large message: head, and the next bytes of the value last begun with the same id.
   kCell = 9,        ///< Head, initial value, key. Opens the cell, or creates it.
-  kPutAdopt = 10,   ///< Head, AdoptHead, key. The value was written into the lease before.
-  kGetPart = 11,    ///< Head, an offset, key. GETs a large value from that offset on.
-  kPutRead = 12,    ///< Head, ReadHead, key. The server READs the value; the client does not change it meanwhile.
-  kKeys = 16,       ///< Head, prefix of 0 to kMaxKeyBytes bytes, ScanPlace. Lists some of the keys that begin with it.
-  kFlush = 17,      ///< The same frame. Erases some of these keys.
-  kReads = 18,      ///< Head, a number. The client has done so many gets by READs. Has no reply.
+  // 10 was kPutAdopt until 0.1: no other request gets it.
+  kGetPart = 11,  ///< Head, an offset, key. GETs a large value from that offset on.
+  kPutRead = 12,  ///< Head, ReadHead, key. The server READs the value; the client does not change it meanwhile.
+  kKeys = 16,     ///< Head, prefix of 0 to kMaxKeyBytes bytes, ScanPlace. Lists some of the keys that begin with it.
+  kFlush = 17,    ///< The same frame. Erases some of these keys.
+  kReads = 18,    ///< Head, a number. The client has done so many gets by READs. Has no reply.
 };
 
 /// Starts every request. With the 8 bytes of the message layer, a GET with a key of up to 32 bytes is one cache line.
@@ -135,7 +135,7 @@ struct RequestHead {
 };
 static_assert(sizeof(RequestHead) == 8);
 
-/// RequestHead::flags. For kPut, kCas, kPutLarge, kPutAdopt and kPutRead: the value's time to live in ns, 1 to
+/// RequestHead::flags. For kPut, kCas, kPutLarge and kPutRead: the value's time to live in ns, 1 to
 /// kMostTtlNs, follows the head as u64.
 inline constexpr std::uint8_t kHasTtl = 1;
 inline constexpr std::uint64_t kMostTtlNs =
@@ -144,25 +144,16 @@ inline constexpr std::uint64_t kMostTtlNs =
 struct LargeHead {
   std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
   std::uint64_t value_length = 0;  ///< kEagerBytes and up.
-  std::uint32_t returned = 0;      ///< The id of a lease that the client gives up; 0: none.
-  std::uint32_t reserved = 0;
+  std::uint64_t reserved = 0;
 };
 static_assert(sizeof(LargeHead) == 24);
-
-struct AdoptHead {
-  std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
-  std::uint64_t value_length = 0;  ///< kLeastLease and up.
-  std::uint32_t lease = 0;         ///< Lease::id.
-  std::uint32_t reserved = 0;
-};
-static_assert(sizeof(AdoptHead) == 24);
 
 struct ReadHead {
   std::uint64_t expected = 0;      ///< As in CAS; kAnyVersion for PUT.
   std::uint64_t value_length = 0;  ///< kEagerBytes to kMostValueBytes.
   std::uint64_t address = 0;       ///< In the client's memory.
   std::uint32_t rkey = 0;
-  std::uint32_t returned = 0;  ///< As in LargeHead.
+  std::uint32_t reserved = 0;
 };
 static_assert(sizeof(ReadHead) == 32);
 
@@ -192,12 +183,11 @@ inline constexpr std::size_t kMaxEagerBody = sizeof(RequestHead) + 16 + kMaxKeyB
 /// A request decoded from one message. Key and value are spans of the body.
 struct Request {
   RequestHead head;
-  /// For kPutAdopt and kPutRead.
+  /// For kPutRead.
   struct Large {
     std::uint64_t length = 0;
-    std::uint64_t address = 0;  ///< kPutRead: the value's, under `rkey`.
+    std::uint64_t address = 0;  ///< The value's, under `rkey`.
     std::uint32_t rkey = 0;
-    std::uint32_t lease = 0;  ///< kPutAdopt: the lease with the value. kPutRead: the lease given up; 0: none.
   } large;
   std::uint64_t ttl_ns = 0;              ///< 0: the value does not expire.
   std::uint64_t expected = kAnyVersion;  ///< CAS: the expected version. Statistics: the part. Cell: the initial value.
@@ -244,11 +234,11 @@ enum class ReplyKind : std::uint8_t {
   kStatistics = 4,  ///< Head, words of the requested part: see kv/statistics.hpp.
   kGoodbye = 5,     ///< Head. The server is stopping.
   kCell = 6,        ///< Head, CellPlace.
-  kLease = 7,       ///< Head, Lease. Answers a large PUT or CAS, with any status; otherwise as kPlain.
-  kPart = 8,        ///< Head, Part, bytes of a large value: kPartBytes, or the rest of it.
-  kRefusal = 9,     ///< Head, Refusal, the first bytes of a prefix. With status kDenied or kOverQuota only.
-  kScanned = 16,    ///< Head, ScanPage; after kKeys the keys, each behind its length as u16.
-  kFull = 17,       ///< Head, Fullness. With status kStoreFull only, which also comes as kPlain.
+  // 7 was kLease until 0.1: no other reply gets it.
+  kPart = 8,      ///< Head, Part, bytes of a large value: kPartBytes, or the rest of it.
+  kRefusal = 9,   ///< Head, Refusal, the first bytes of a prefix. With status kDenied or kOverQuota only.
+  kScanned = 16,  ///< Head, ScanPage; after kKeys the keys, each behind its length as u16.
+  kFull = 17,     ///< Head, Fullness. With status kStoreFull only, which also comes as kPlain.
 };
 
 struct ReplyHead {
@@ -294,22 +284,6 @@ struct CellPlace {
 };
 static_assert(sizeof(CellPlace) == 48);
 
-/// Shorter values are not worth a lease: taking its window back costs more than a copy.
-inline constexpr std::uint64_t kLeastLease = std::uint64_t{64} << 10;
-/// Limit of any server's lease_term.
-inline constexpr std::uint64_t kMostTermNs = 60'000'000'000;
-
-/// A block that the client may WRITE a value into and name in one kPutAdopt.
-struct Lease {
-  std::uint64_t address = 0;
-  std::uint64_t length = 0;   ///< A power of two, kLeastLease and up.
-  std::uint64_t term_ns = 0;  ///< At most kMostTermNs, counted from when the server received the request that this
-                              ///< answers. The server then takes the lease back.
-  std::uint32_t rkey = 0;
-  std::uint32_t id = 0;  ///< Not 0.
-};
-static_assert(sizeof(Lease) == 32);
-
 /// Bytes per part: large values go in parts to clients that may not READ the memory.
 inline constexpr std::uint64_t kPartBytes = 63 * 64;
 struct Part {
@@ -335,11 +309,11 @@ inline constexpr std::size_t kMostPrefixBytes = 64;
 
 /// What fills the worker that has no room for a value. The client composes the message from it.
 struct Fullness {
-  std::uint64_t needed = 0;       ///< The value's bytes.
-  std::uint64_t capacity = 0;     ///< Bytes of item memory, of which:
-  std::uint64_t used = 0;         ///< those of keys and values,
-  std::uint64_t resting = 0;      ///< of values that wait out their grace period,
-  std::uint64_t leased = 0;       ///< of leases.
+  std::uint64_t needed = 0;    ///< The value's bytes.
+  std::uint64_t capacity = 0;  ///< Bytes of item memory, of which:
+  std::uint64_t used = 0;      ///< those of keys and values,
+  std::uint64_t resting = 0;   ///< of values that wait out their grace period.
+  std::uint64_t reserved = 0;
   std::uint64_t cells = 0;        ///< Number of cells, each an item too.
   std::uint64_t class_block = 0;  ///< The largest block of the class that has the most bytes in use,
   std::uint64_t class_used = 0;   ///< and how many it has.
@@ -367,7 +341,6 @@ struct Reply {
   Refusal refusal;
   Location location;
   CellPlace cell;
-  Lease lease;
 };
 /// Returns kOk or kProtocol.
 [[nodiscard]] Status decode_reply(std::span<const std::byte> body, Reply& reply) noexcept;

@@ -2,13 +2,10 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
-#include "base/failure.hpp"
-#include "base/log.hpp"
 #include "base/ticks.hpp"
 #include "kv/access.hpp"
 
 #include <algorithm>
-#include <bit>
 
 namespace verbena::kv {
 namespace {
@@ -39,17 +36,6 @@ node::ShardOptions shard_options(const WorkerOptions& options) {
                    .keepalive_on = engine::KeepaliveOn::kEveryNic}};
 }
 
-/// Least rate of one client's WRITEs, all together. A slower client can be late for its leases, which ends its
-/// connection.
-constexpr std::uint64_t kLeastWriteRate = std::uint64_t{128} << 20;
-
-/// The longest lease that `leases` leases may each have if all are to be written within half of their term: 0, or a
-/// power of two.
-std::uint64_t longest_lease(std::chrono::nanoseconds term, unsigned leases) {
-  const auto half_ns = static_cast<std::uint64_t>(term.count()) / 2;
-  return std::bit_floor(half_ns * kLeastWriteRate / std::uint64_t{std::nano::den} / leases);
-}
-
 }  // namespace
 
 host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, const WorkerOptions& options) {
@@ -74,7 +60,7 @@ host::Footprint Worker::footprint(nic::Kind kind, const nic::Limits& limits, con
   pools.add("store", 1,
             Store::footprint(options.memory_bytes, has_quotas(options) ? Store::Owners::kYes : Store::Owners::kNo));
   pools.add("shard", 1, node::Shard::footprint(kind, shard_options(options)));
-  host::Footprint session = Session::footprint(kind, options.session_depth(), leases_of(limits, options));
+  host::Footprint session = Session::footprint(options.session_depth());
   session.add("channel", 1, channel::footprint(kind, limits, options.channel));
   pools.add("sessions", options.max_sessions, session, {}, "a client connects");
   return pools;
@@ -86,24 +72,15 @@ Result<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<node::Device> dev
   nic::Nic& nic = device->nic();
   ibv_pd* const pd = device->pd();
   const std::size_t window_bytes = Store::window_bytes(options.memory_bytes, options.max_items);
-  const unsigned leases = leases_of(nic.limits(), options);
   VERBENA_TRY(worker->region_.open(
       nic, pd,
       {.size_bytes = window_bytes,
        .node = options.node,
        .huge = options.require_hugepages ? host::HugePolicy::kRequire : host::HugePolicy::kBestEffort,
-       .share = leases != 0 ? host::Share::kReadWrite : host::Share::kReadOnly,
+       .share = host::Share::kReadOnly,
        .name = "items"},
-      options.items_to, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | (leases != 0 ? int{IBV_ACCESS_MW_BIND} : 0)));
+      options.items_to, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
   worker->window_ = worker->region_.window();
-  if (leases != 0)
-    worker->lease_policy_ = {
-        .memory = worker->region_.mr(),
-        .most = leases,
-        .most_bytes = options.memory_bytes / kMemoryPerLease,
-        .longest = longest_lease(options.lease_term, leases),
-        .term_ticks = ticks_in(options.lease_term),
-        .term_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(options.lease_term).count())};
   const std::size_t marks = options.evict == Evict::kNone ? 0 : mark_bytes(buckets_for(options.max_items));
   // A client that writes other bytes there can only keep keys, or let them go.
   if (marks != 0)
@@ -157,9 +134,10 @@ Deadline Worker::before_wait() noexcept {
 
 void Worker::after_wait(unsigned /*handled*/) noexcept {
   if (!dead_.empty()) [[unlikely]]
-    remove_dead();
-  if (lease_policy_.leases != 0) expire_leases();
-  publish();
+    part_with_dead();
+  // A change that no reply tells, such as an item that expired, may show one wait later.
+  if (!is_published_) publish();
+  is_published_ = false;
 }
 
 void Worker::reclaim() noexcept {
@@ -172,12 +150,11 @@ void Worker::reclaim() noexcept {
 }
 
 void Worker::publish() noexcept {
+  is_published_ = true;
   const StoreStatistics now = store_->statistics();
   counters_.items = now.items;
   counters_.cells = cells_.made();
-  counters_.used_bytes = now.used_bytes - lease_policy_.bytes;
-  counters_.leases = lease_policy_.leases;
-  counters_.lease_bytes = lease_policy_.bytes;
+  counters_.used_bytes = now.used_bytes;
   counters_.resting_bytes = now.resting_bytes;
   counters_.expired = now.expired;
   counters_.evicted = now.evicted;
@@ -189,29 +166,23 @@ void Worker::add_statistics(StatisticsPart part, ServerStatistics& sum) const no
   if (kind_of(part) < kOperations) counters_.add_operation(static_cast<OperationKind>(kind_of(part)), sum);
 }
 
-void Worker::remove_dead() noexcept {
-  for (Session* dead : dead_) {
-    const auto at = std::ranges::find(sessions_, dead, &std::unique_ptr<Session>::get);
-    VERBENA_CHECK(at != sessions_.end());
-    const std::uint64_t client = dead->client();
-    const bool has_left = dead->has_left();
-    if (!has_left)
-      log(VERBENA_LOG_WARNING, "worker {} has lost a client, which did not say goodbye: {}", options_.index,
-          sentence_of(dead->connection().failure()));
-    std::swap(*at, sessions_.back());
-    sessions_.pop_back();  // Only this thread may remove a channel from its loop.
-    counters_.sessions = sessions_.size();
-    host_.session_ended(client, options_.index, has_left);
-  }
+// Only this thread may remove a connection from its loop. The rest of its end would hold up the other clients.
+void Worker::part_with_dead() noexcept {
+  for (Session* dead : dead_) dead->part();
+  parted_ += dead_.size();
   dead_.clear();
 }
 
-// Runs now and then: a quarter of the term late does no harm, unless somebody waits for the memory.
-void Worker::expire_leases() noexcept {
-  const std::uint64_t looks = lease_policy_.is_scarce(now_) ? 64 : 4;  // Per term.
-  if (now_ - lease_look_ticks_ < lease_policy_.term_ticks / looks) return;
-  lease_look_ticks_ = now_;
-  for (auto& session : sessions_) session->expire_leases(now_);
+void Worker::bury(const Session& session) noexcept {
+  const auto at = std::ranges::find(sessions_, &session, &std::unique_ptr<Session>::get);
+  VERBENA_CHECK(at != sessions_.end());
+  const std::uint64_t client = session.client();
+  const bool has_left = session.has_left();
+  std::swap(*at, sessions_.back());
+  sessions_.pop_back();
+  --parted_;
+  counters_.sessions = sessions_.size();
+  host_.session_ended(client, options_.index, has_left);
 }
 
 void Worker::before_end() noexcept {
@@ -221,6 +192,8 @@ void Worker::before_end() noexcept {
     return are_all;
   };
   (void)loop().wait_until(is_told, Deadline::after(kLastWords));
+  // The acceptor's thread ends them without waiting for anybody.
+  (void)loop().wait_until([&] { return parted_ == 0; }, Deadline::never());
   dead_.clear();
   sessions_.clear();
   counters_.sessions = 0;

@@ -17,10 +17,6 @@
 
 namespace verbena::kv {
 
-/// The share of a worker's memory that all leases together may have, as a divisor: clients that do not write can hold
-/// so much of a full store.
-inline constexpr std::size_t kMemoryPerLease = 8;
-
 /// A worker's view of its server. Workers call it from their threads.
 class WorkerHost {
  public:
@@ -28,6 +24,8 @@ class WorkerHost {
   virtual void add_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept = 0;
   /// A session of `client` at worker `worker` has ended.
   virtual void session_ended(std::uint64_t client, unsigned worker, bool has_left) noexcept = 0;
+  /// Lets the acceptor's thread free what a client leaves behind.
+  virtual void see_off(node::Acceptor::Leaver& leaver) noexcept = 0;
 
  protected:
   ~WorkerHost() = default;
@@ -84,18 +82,20 @@ class Worker final : private engine::Duty {
   [[nodiscard]] Cells& cells() noexcept { return cells_; }
   [[nodiscard]] SparePlace& spare_place() noexcept { return spare_; }
   [[nodiscard]] std::uint32_t window_lkey() const noexcept { return region_.lkey(); }
-  [[nodiscard]] LeasePolicy& lease_policy() noexcept { return lease_policy_; }
-  /// A PUT needs memory that is leased: takes leases back once their term ends.
-  void call_leases_in() noexcept { lease_policy_.scarce_until_ticks = ticks_now() + lease_policy_.term_ticks; }
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
   void add_server_statistics(StatisticsPart part, ServerStatistics& sum) const noexcept {
     host_.add_statistics(part, sum);
   }
+  /// Shows the store's present figures in the counters. Sessions call it before the reply that acknowledges a change:
+  /// who has the reply finds the change in the statistics.
   void publish() noexcept;
   /// Takes over a session whose client is connected.
   void take_in(Session& session) noexcept;
-  /// The session's connection is drained: destroys the session after this poll.
-  void bury(Session& session) noexcept { dead_.push_back(&session); }
+  /// The session's connection is drained: parts with it after this poll.
+  void lose(Session& session) noexcept { dead_.push_back(&session); }
+  void see_off(node::Acceptor::Leaver& leaver) noexcept { host_.see_off(leaver); }
+  /// The session's connection has ended: destroys the session.
+  void bury(const Session& session) noexcept;
 
  private:
   Worker(const WorkerOptions& options, WorkerHost& host);
@@ -103,8 +103,7 @@ class Worker final : private engine::Duty {
   Deadline before_wait() noexcept override;
   void after_wait(unsigned handled) noexcept override;
   void before_end() noexcept override;
-  void remove_dead() noexcept;
-  void expire_leases() noexcept;
+  void part_with_dead() noexcept;
   /// Frees some of the items whose grace period, or time to live, is over.
   void reclaim() noexcept;
 
@@ -115,15 +114,15 @@ class Worker final : private engine::Duty {
   nic::RegisteredArena marks_;  ///< Not open in a server that evicts nothing.
   std::unique_ptr<Store> store_;
   Cells cells_;
-  LeasePolicy lease_policy_;
-  std::uint64_t lease_look_ticks_ = 0;  ///< When leases were last looked through.
   std::unique_ptr<node::Shard> shard_;
   SparePlace spare_;
   // Each has room for max_sessions and never grows.
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<Session*> dead_;
+  std::size_t parted_ = 0;  ///< Sessions whose connections the acceptor's thread ends.
 
   alignas(64) Counters counters_;
+  bool is_published_ = false;          ///< A session has published since the last wait began.
   std::uint64_t now_ = 0;              ///< Ticks before the current wait.
   std::uint64_t reclaimed_ticks_ = 0;  ///< When items were last freed after their grace period.
   const std::uint64_t idle_ticks_;

@@ -14,7 +14,7 @@
 #include <array>
 #include <optional>
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::channel_connection {
 namespace {
 
 using namespace channel;
@@ -268,9 +268,9 @@ class Session {
 };
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::channel_connection
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::Session({data, size}).run();
+  verbena::fuzz::channel_connection::Session({data, size}).run();
   return 0;
 }

@@ -2,7 +2,7 @@
 #include "channel/wire.hpp"
 #include "input.hpp"
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::channel_wire {
 namespace {
 
 using namespace channel;
@@ -68,9 +68,9 @@ void run(Input in) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::channel_wire
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({data, size});
+  verbena::fuzz::channel_wire::run({data, size});
   return 0;
 }

@@ -7,7 +7,7 @@
 #include <array>
 #include <vector>
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::kv_item {
 namespace {
 
 using namespace kv;
@@ -149,9 +149,9 @@ void run(Input in) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::kv_item
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({data, size});
+  verbena::fuzz::kv_item::run({data, size});
   return 0;
 }

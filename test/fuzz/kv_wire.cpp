@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::kv_wire {
 namespace {
 
 using namespace kv;
@@ -63,8 +63,8 @@ void check_request(Bytes body) {
   const bool scans = is_scan(request.head.op);
   const bool has_key =
       request.head.op != Op::kStatistics && request.head.op != Op::kGoodbye && request.head.op != Op::kReads;
-  VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) ||
-                (request.head.op >= Op::kCell && request.head.op <= Op::kPutRead) ||
+  VERBENA_CHECK((request.head.op >= Op::kGet && request.head.op <= Op::kGoodbye) || request.head.op == Op::kCell ||
+                request.head.op == Op::kGetPart || request.head.op == Op::kPutRead ||
                 (request.head.op >= Op::kKeys && request.head.op <= Op::kReads));
   VERBENA_CHECK((request.head.flags == kHasTtl) == (request.ttl_ns != 0) && request.ttl_ns <= kMostTtlNs);
   VERBENA_CHECK(request.head.op != Op::kGetPart || request.expected < kMostValueBytes);
@@ -75,19 +75,13 @@ void check_request(Bytes body) {
   std::vector<std::byte> again;
   append(again, std::span(head).first(encode_head(request.head, request.expected, head, request.ttl_ns)));
   const Request::Large& large = request.large;
-  if (request.head.op == Op::kPutAdopt) {
-    VERBENA_CHECK(large.lease != 0 && large.length >= kLeastLease && request.value.empty());
-    append(again,
-           bytes_of(AdoptHead{.expected = request.expected, .value_length = large.length, .lease = large.lease}));
-  }
   if (request.head.op == Op::kPutRead) {
     VERBENA_CHECK(large.length >= kEagerBytes && large.length <= kMostValueBytes && request.value.empty());
     VERBENA_CHECK(large.address + large.length >= large.address);
-    append(again, bytes_of(ReadHead{.expected = request.expected,
-                                    .value_length = large.length,
-                                    .address = large.address,
-                                    .rkey = large.rkey,
-                                    .returned = large.lease}));
+    append(
+        again,
+        bytes_of(ReadHead{
+            .expected = request.expected, .value_length = large.length, .address = large.address, .rkey = large.rkey}));
   }
   append(again, request.key);
   append(again, request.value);
@@ -125,7 +119,7 @@ void check_large(Bytes message) {
   std::vector<std::byte> again;
   append(again, bytes_of(front.head));
   if (front.head.op == Op::kPutLarge) {
-    VERBENA_CHECK(front.large.value_length >= kEagerBytes);
+    VERBENA_CHECK(front.large.value_length >= kEagerBytes && front.large.reserved == 0);
     VERBENA_CHECK(front.head.key_length >= 1 && front.head.key_length <= kMaxKeyBytes);
     if (front.ttl_ns != 0) append(again, bytes_of(front.ttl_ns));
     append(again, bytes_of(front.large));
@@ -182,12 +176,6 @@ void check_reply(Bytes body) {
       VERBENA_CHECK(reply.location.length >= kEagerBytes);
       VERBENA_CHECK(reply.location.address + reply.location.length >= reply.location.address);
       append(again, bytes_of(reply.location));
-      break;
-    case ReplyKind::kLease:
-      VERBENA_CHECK(reply.lease.id != 0 && reply.lease.length >= kLeastLease);
-      VERBENA_CHECK(reply.lease.term_ns <= kMostTermNs);
-      VERBENA_CHECK(reply.lease.address + reply.lease.length >= reply.lease.address);
-      append(again, bytes_of(reply.lease));
       break;
     case ReplyKind::kPart:
       VERBENA_CHECK(reply.part.length >= kEagerBytes && reply.part.length <= kMostValueBytes);
@@ -255,9 +243,9 @@ void run(Input in) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::kv_wire
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({data, size});
+  verbena::fuzz::kv_wire::run({data, size});
   return 0;
 }

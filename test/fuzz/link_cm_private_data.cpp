@@ -2,7 +2,7 @@
 #include "input.hpp"
 #include "link/cm/private_data.hpp"
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::link_cm_private_data {
 namespace {
 
 using namespace link;
@@ -52,9 +52,9 @@ void run(Input in) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::link_cm_private_data
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({data, size});
+  verbena::fuzz::link_cm_private_data::run({data, size});
   return 0;
 }

@@ -10,7 +10,7 @@
 #include <chrono>
 #include <string_view>
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::link_frames {
 namespace {
 
 using namespace link;
@@ -213,9 +213,9 @@ void run(Input in) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::link_frames
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({data, size});
+  verbena::fuzz::link_frames::run({data, size});
   return 0;
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::link_keys {
 namespace {
 
 using namespace link;
@@ -27,9 +27,9 @@ void run(Bytes bytes) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::link_keys
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({reinterpret_cast<const std::byte*>(data), size});
+  verbena::fuzz::link_keys::run({reinterpret_cast<const std::byte*>(data), size});
   return 0;
 }

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::perf_frames {
 namespace {
 
 using namespace programs;
-using perf_wire::Reply;
-using perf_wire::Request;
+using programs::perf_wire::Reply;
+using programs::perf_wire::Request;
 
 enum class Form : std::uint8_t { kBytes, kFields, kEnd };
 
@@ -57,9 +57,9 @@ void run(Input in) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::perf_frames
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({data, size});
+  verbena::fuzz::perf_frames::run({data, size});
   return 0;
 }

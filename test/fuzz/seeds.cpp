@@ -273,9 +273,9 @@ void add_kv_wire(Seeds& out) {
   out.push_back({"kv_wire/put_large_half_a_key", front(3, Op::kPutLarge, 3).put(large).text("k")});
   out.push_back({"kv_wire/put_large_longest_key", front(3, Op::kPutLarge, longest.size()).put(large).text(longest)});
   out.push_back({"kv_wire/more_large", front(3, Op::kMoreLarge, 0).text("value")});
-  const AdoptHead adopt{.expected = kAnyVersion, .value_length = 100'000, .lease = 1};
-  out.push_back({"kv_wire/put_adopt", front(2, Op::kPutAdopt, 3).put(adopt).text("key")});
-  const ReadHead read{.expected = kAnyVersion, .value_length = 100'000, .address = 1 << 20, .rkey = 1, .returned = 2};
+  const std::array<std::uint64_t, 3> adopt{kAnyVersion, 100'000, 1};
+  out.push_back({"kv_wire/put_adopt", front(2, Op{10}, 3).put(adopt).text("key")});  // Unknown since 0.1.
+  const ReadHead read{.expected = kAnyVersion, .value_length = 100'000, .address = 1 << 20, .rkey = 1};
   out.push_back({"kv_wire/put_read", front(2, Op::kPutRead, 3).put(read).text("key")});
   out.push_back({"kv_wire/put_read_ttl", with_ttl(2, Op::kPutRead).put(read).text("key")});
   out.push_back({"kv_wire/put_read_cut", front(2, Op::kPutRead, 3).put(read)});
@@ -293,11 +293,9 @@ void add_kv_wire_replies(Seeds& out) {
   out.push_back({"kv_wire/reply_location", Seed(4)
                                                .put(ReplyHead{.kind = ReplyKind::kLocation, .version = 3})
                                                .put(Location{.address = 1 << 20, .length = 100'000, .rkey = 1})});
-  out.push_back(
-      {"kv_wire/reply_lease",
-       Seed(4)
-           .put(ReplyHead{.kind = ReplyKind::kLease, .version = 3})
-           .put(Lease{.address = 1 << 20, .length = kLeastLease, .term_ns = 1'000'000'000, .rkey = 1, .id = 1})});
+  out.push_back({"kv_wire/reply_lease", Seed(4)  // Unknown since 0.1.
+                                            .put(ReplyHead{.kind = ReplyKind{7}, .version = 3})
+                                            .put(std::array<std::uint64_t, 4>{1 << 20, 65'536, 1'000'000'000, 1})});
   out.push_back({"kv_wire/reply_statistics",
                  Seed(4).put(ReplyHead{.kind = ReplyKind::kStatistics}).put(std::array<std::uint64_t, 3>{1, 2, 3})});
   out.push_back(
@@ -380,6 +378,7 @@ void add_kv_item(Seeds& out) {
   out.push_back({"kv_item/index_end", index(~std::uint64_t{0}, kMaxWindowBytes, 0, 0)});
 }
 
+using nic::soft::kMostDataBytes;
 using nic::soft::QpGeometry;
 using nic::soft::SlotFlags;
 
@@ -419,10 +418,10 @@ void add_soft_ring(Seeds& out) {
   load(3, SlotFlags::kInData, 0xFFFFFFFF, ~std::uint64_t{0});
   out.push_back({"soft_ring/changing", changing});
   const QpGeometry geometry{.receive_entries = 128, .slots = 128, .data_bytes = 1 << 19};
-  const QpGeometry largest{.receive_entries = 1 << 16, .slots = 1 << 17, .data_bytes = 1 << 30};
+  const QpGeometry largest{.receive_entries = 1 << 16, .slots = 1 << 17, .data_bytes = kMostDataBytes};
   out.push_back({"soft_ring/geometry", Seed(2).put(geometry).u8(0).u8(1).u8(14)});
-  out.push_back({"soft_ring/geometry_largest", Seed(2).put(largest).u8(16).u8(17).u8(30)});
-  out.push_back({"soft_ring/geometry_too_large", Seed(2).put(QpGeometry{}).u8(17).u8(18).u8(31)});
+  out.push_back({"soft_ring/geometry_largest", Seed(2).put(largest).u8(16).u8(17).u8(24)});
+  out.push_back({"soft_ring/geometry_too_large", Seed(2).put(QpGeometry{}).u8(17).u8(18).u8(25)});
 }
 
 /// The steps of soft_rendezvous, by the numbers that its Op has.

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::session_physical {
 namespace {
 
 using session::PhysicalRun;
@@ -105,9 +105,9 @@ void run(Input in) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::session_physical
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({data, size});
+  verbena::fuzz::session_physical::run({data, size});
   return 0;
 }

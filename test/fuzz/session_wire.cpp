@@ -3,7 +3,7 @@
 #include "session/inbox.hpp"
 #include "session/wire.hpp"
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::session_wire {
 namespace {
 
 namespace wire = session::wire;
@@ -89,9 +89,9 @@ void run(Input in) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::session_wire
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({data, size});
+  verbena::fuzz::session_wire::run({data, size});
   return 0;
 }

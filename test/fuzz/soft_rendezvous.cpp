@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::soft_rendezvous {
 namespace {
 
 using namespace nic::soft;
@@ -379,9 +379,9 @@ class Session {
 };
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::soft_rendezvous
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::Session({data, size}).run();
+  verbena::fuzz::soft_rendezvous::Session({data, size}).run();
   return 0;
 }

@@ -6,7 +6,7 @@
 
 #include <deque>
 
-namespace verbena::fuzz {
+namespace verbena::fuzz::soft_ring {
 namespace {
 
 using namespace nic::soft;
@@ -143,6 +143,7 @@ void check_changing(Input& in) {
     const Tight copy(payload);  // Read, so that a sanitizer has its say.
     ring.advance();
   }
+  ChangingMemory::changes = nullptr;
 }
 
 /// What was sent comes out, in order and whole, until the consumer lies about its progress; from then on the producer
@@ -193,7 +194,7 @@ void check_geometry(const QpGeometry& geometry) noexcept {
   VERBENA_CHECK(geometry.slots_offset() >= lengths_end && geometry.slots_offset() % alignof(Slot) == 0);
   VERBENA_CHECK(geometry.data_offset() >= slots_end);
   VERBENA_CHECK(geometry.total_bytes() >= geometry.data_offset() + geometry.data_bytes);
-  VERBENA_CHECK(geometry.total_bytes() % 4096 == 0 && geometry.total_bytes() <= std::size_t{1} << 31);
+  VERBENA_CHECK(geometry.total_bytes() % 4096 == 0 && geometry.total_bytes() <= std::size_t{1} << 26);
   VERBENA_CHECK(geometry.data_bytes >= 4 * kSegmentBytes && geometry.start % geometry.slots == 0);
 }
 
@@ -214,9 +215,9 @@ void run(Input in) {
 }
 
 }  // namespace
-}  // namespace verbena::fuzz
+}  // namespace verbena::fuzz::soft_ring
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::fuzz::run({data, size});
+  verbena::fuzz::soft_ring::run({data, size});
   return 0;
 }

@@ -102,9 +102,6 @@ TEST(KvAccess, SaysWhoMayWhat) {
   for (const uid_t uid : {uid_t{7}, uid_t{11}})
     EXPECT_EQ(rights.find(uid, false).error().status(), Status::kNotAllowed);
   EXPECT_EQ(rights.find(std::nullopt, false).error().status(), Status::kNotAllowed);
-
-  options.large_put = LargePut::kAdopt;  // Who maps the items' memory can write it.
-  EXPECT_EQ(*Access(options).exported_to(), (std::vector<uid_t>{10, geteuid()}));
 }
 
 TEST(KvAccess, WrongGrantsAreNamed) {
@@ -430,16 +427,10 @@ TEST_F(KvRights, AReadOnlyClientChangesNothing) {
   EXPECT_EQ(server_->statistics().refusals.denied, 0u) << "this end has refused already";
 }
 
-constexpr std::uint32_t kId = 7;
-wire::RequestHead head(wire::Op op, std::size_t key_length = 0) {
-  return {.op = op, .key_length = static_cast<std::uint16_t>(key_length), .id = kId};
-}
-
 // The server holds the client to its promise, whatever that sends.
 TEST_F(KvRights, TheServerRefusesWhatAReadOnlyClientSends) {
   ServerOptions options = small_server();
   options.max_cells = 1;
-  options.large_put = LargePut::kAdopt;
   ASSERT_NO_FATAL_FAILURE(begin({}, options));
   RawClient raw(server_->port(), RawClient::Stops::kNever, wire::kReadOnly);
   EXPECT_EQ(raw.hello().flags, 0u) << "it may READ";
@@ -457,13 +448,15 @@ TEST_F(KvRights, TheServerRefusesWhatAReadOnlyClientSends) {
   denied(raw.say(pack(head(wire::Op::kErase, 1), "k"sv)));
   denied(raw.say(pack(head(wire::Op::kFlush), wire::ScanPlace{})));
   denied(raw.say(pack(head(wire::Op::kCell, 1), std::uint64_t{0}, "k"sv)));
-  denied(raw.say(pack(head(wire::Op::kPutAdopt, 1),
-                      wire::AdoptHead{.expected = wire::kAnyVersion, .value_length = 100'000, .lease = 1}, "k"sv)));
+  denied(raw.say(pack(
+      head(wire::Op::kPutRead, 1),
+      wire::ReadHead{
+          .expected = wire::kAnyVersion, .value_length = 8192, .address = raw.lent().address, .rkey = raw.lent().rkey},
+      "k"sv)));
   denied(raw.stream(pack(head(wire::Op::kPutLarge, 1),
                          wire::LargeHead{.expected = wire::kAnyVersion, .value_length = 100'000}, "k"sv),
                     100'000));
   EXPECT_EQ(server_->statistics().items, 0u);
-  EXPECT_EQ(server_->statistics().leases, 0u);
   EXPECT_EQ(server_->statistics().refusals.denied, 7u);
 }
 
@@ -536,22 +529,7 @@ TEST_F(KvOwners, MemoryIsThatOfBlocks) {
   EXPECT_EQ(own_[0].used().bytes, used);
 }
 
-TEST_F(KvOwners, WhatWasLeasedIsNotCountedTwice) {
-  ASSERT_NO_FATAL_FAILURE(begin({.bytes = 66'000, .items = kNoLimit}));
-  Store::Block block = store_->take_block(65'536);
-  ASSERT_TRUE(block);
-  const Account::Amount lease{.bytes = block.bytes.size()};
-  ASSERT_EQ(own_[0].charge(lease), Quota::kNone);
-  EXPECT_EQ(store_->adopt(as_key("a"), block, 65'000, 99, 1).status, Status::kNotFound);
-  expect_used(65'536, 0);
-  ASSERT_EQ(store_->adopt(as_key("a"), block, 65'000, kAny, 1).status, Status::kOk);
-  own_[0].give_back(lease);
-  expect_used(65'536 + 64, 1);
-  ASSERT_EQ(store_->erase(as_key("a")).status, Status::kOk);
-  expect_used(0, 0);
-}
-
-// Whoever may not have so much is told that, and not that the store is full: then it would call leases in.
+// Whoever may not have so much is told that, and not that the store is full.
 TEST_F(KvOwners, AreToldOfTheirQuotaBeforeAFullStore) {
   ASSERT_NO_FATAL_FAILURE(begin({.bytes = 10'000, .items = 10}));
   const std::string value(20'000, 'v');
@@ -621,58 +599,27 @@ TEST_F(KvRights, QuotasHoldOverAllWorkers) {
 
 TEST_F(KvRights, QuotasOfMemoryAreForAllWaysOfWriting) {
   ServerOptions options = small_server();
-  options.large_put = LargePut::kAdopt;
   options.max_cells = 100;
   constexpr std::size_t kQuota = std::size_t{1} << 20;
   ASSERT_NO_FATAL_FAILURE(begin({quota(kQuota, 0)}, options));
-  const std::string large = pattern(524'288, 1);  // Its reply would bring a lease as large.
+  const std::string large = pattern(524'288, 1);
   ASSERT_EQ(put("a", large), Status::kOk);
-  const std::uint64_t leased = server_->statistics().lease_bytes;
-  EXPECT_EQ(leased, 0u) << "item, header and lease are more than the quota";
   EXPECT_EQ(put("b", large), Status::kOverQuota);
   expect_said({"524352 bytes", "quota of 1048576", "max_memory_bytes"});
   EXPECT_EQ(client_->cas(key_of("b"), 0, bytes_of(large)).status, Status::kOverQuota);
   ASSERT_EQ(put("a", large), Status::kOk) << "it may be replaced";
-  // Leases are of the quota.
+  const std::span<std::byte> registered = client_->allocate(large.size());
+  ASSERT_EQ(registered.size(), large.size());
+  EXPECT_EQ(client_->put(key_of("b"), registered).status, Status::kOverQuota) << "the server READs nothing then";
   const std::string middle = pattern(130'000, 1);
-  ASSERT_EQ(put("m", middle), Status::kOk);
-  ASSERT_TRUE(eventually([&] { return server_->statistics().lease_bytes == 131'072; }));
-  EXPECT_EQ(put("b", pattern(300'000, 1)), Status::kOverQuota) << "but for the lease it would fit";
   for (int i = 0; i < 8; ++i) ASSERT_EQ(put("m", middle), Status::kOk) << i;
-  ASSERT_EQ(get("m"), Status::kOk);
-  EXPECT_TRUE(out_ == middle);
-  EXPECT_GE(server_->statistics().adoptions, 1u);
+  EXPECT_EQ(client_->put(key_of("m"), registered.first(130'000)).status, Status::kOk);
   const auto cell = client_->open_cell(key_of("cell"), 1);
   EXPECT_TRUE(cell);
-  client_.reset();
-  EXPECT_TRUE(eventually([&] { return server_->statistics().lease_bytes == 0; }));
-  client_ = connect(client_options(*server_));
-  ASSERT_TRUE(client_);
   for (const char* key : {"a", "m"}) ASSERT_EQ(client_->erase(key_of(key)).status, Status::kOk);
   // All of it is there again, but for the cell.
   EXPECT_EQ(put("b", large), Status::kOk);
   EXPECT_EQ(put("c", pattern(260'000, 1)), Status::kOk);
-}
-
-// A lease is a window into the memory of all items: it takes both rights to all keys.
-TEST_F(KvRights, WhoMayNotReadAndWriteAllGetsNoLease) {
-  ServerOptions options = small_server();
-  options.large_put = LargePut::kAdopt;
-  const auto stream = [&](std::vector<Grant> grants) {
-    begin(std::move(grants), options);
-    RawClient raw(server_->port());
-    EXPECT_TRUE(
-        raw.stream(RawClient::pack(head(wire::Op::kPutLarge, 1),
-                                   wire::LargeHead{.expected = wire::kAnyVersion, .value_length = 100'000}, "w"sv),
-                   100'000));
-    const auto reply = raw.hear();
-    EXPECT_TRUE(reply && reply->head.status == Status::kOk);
-    return reply ? reply->head.kind : wire::ReplyKind::kGoodbye;
-  };
-  EXPECT_EQ(stream({grant(kReadWrite)}), wire::ReplyKind::kLease);
-  EXPECT_EQ(stream({grant(kReadWrite, "w")}), wire::ReplyKind::kPlain);
-  EXPECT_EQ(stream({grant(Rights::kWrite)}), wire::ReplyKind::kPlain);
-  EXPECT_EQ(stream({grant(Rights::kRead), grant(Rights::kWrite, "w")}), wire::ReplyKind::kPlain);
 }
 
 // --- other users
@@ -709,7 +656,7 @@ int be_stranger(std::uint16_t port, std::span<char*> calls) {
 }
 
 /// A hostile one, who has been told of the windows by somebody else.
-int be_intruder(std::uint16_t port, const nic::Window& items, std::uint64_t lease) {
+int be_intruder(std::uint16_t port, const nic::Window& items) {
   if (!test::become_stranger()) return 2;
   const auto say = [](auto number) {
     std::printf("%d\n", static_cast<int>(number));
@@ -731,17 +678,6 @@ int be_intruder(std::uint16_t port, const nic::Window& items, std::uint64_t leas
     }
   }
   say(refused);
-  // A lease that it was not given.
-  const std::string_view key = "mine/x";
-  const wire::RequestHead front = head(wire::Op::kPutAdopt, key.size());
-  if (!raw.say(RawClient::pack(
-          front,
-          wire::AdoptHead{
-              .expected = wire::kAnyVersion, .value_length = 100'000, .lease = static_cast<std::uint32_t>(lease)},
-          key)))
-    return 3;
-  const auto adopted = raw.hear();
-  say(adopted ? adopted->head.status : Status::kPeerLost);
   // Large values come in parts, and without a place.
   const std::string_view secret = "secret";
   if (!raw.say(RawClient::pack(head(wire::Op::kGetPart, secret.size()), std::uint64_t{0}, secret))) return 4;
@@ -822,35 +758,28 @@ TEST_F(KvStrangers, WhoReadsAllReadsOneSidedAndWritesNothing) {
 
 // Nothing of the memory is to be had without the right to read all of it, by any key or number.
 TEST_F(KvStrangers, AreGivenNoMemory) {
-  for (const bool is_adopting : {false, true}) {
-    SCOPED_TRACE(is_adopting);
-    ServerOptions options = small_server();
-    options.max_clients = 16;
-    options.max_cells = 1;
-    if (is_adopting) options.large_put = LargePut::kAdopt;
-    // Those who adopt map the memory to write it: then the right to read all is not enough.
-    ASSERT_NO_FATAL_FAILURE(
-        begin({grant(Rights::kRead, is_adopting ? "" : "shown", kStranger), grant(Rights::kWrite, "mine/", kStranger)},
-              options));
-    ASSERT_EQ(put("secret", pattern(100'000, 1)), Status::kOk);
-    const RawClient own(server_->port());
-    const nic::Window items = own.window();
-    ASSERT_EQ(own.hello().flags, wire::kGuarded);
-    Peer peer({"intruder", std::to_string(server_->port()), std::to_string(items.address), std::to_string(items.length),
-               std::to_string(items.rkey), std::to_string(items.access), std::to_string(items.memory_id), "65537"});
-    EXPECT_EQ(peer.read_number(), 1) << "it goes by message";
-    EXPECT_EQ(peer.read_number(), 1) << "it is told of no window";
-    EXPECT_EQ(peer.read_number(), static_cast<int>(Status::kNotAllowed)) << "it has imported the items";
-    EXPECT_EQ(peer.read_number(), 3 * 64) << "it has imported something";
-    EXPECT_EQ(peer.read_number(), static_cast<int>(Status::kAgain)) << "there is no such lease";
-    EXPECT_EQ(peer.read_number(), static_cast<int>(is_adopting ? Status::kOk : Status::kDenied));
-    EXPECT_EQ(peer.read_number(), 0) << "it has READ";
-    EXPECT_EQ(peer.read_number(), 0) << "it has changed a word";
-    EXPECT_EQ(peer.read_number(), 0) << "it has written";
-    EXPECT_EQ(peer.wait(), 0);
-    EXPECT_EQ(get("secret"), Status::kOk);
-    EXPECT_TRUE(out_ == pattern(100'000, 1));
-  }
+  ServerOptions options = small_server();
+  options.max_clients = 16;
+  options.max_cells = 1;
+  ASSERT_NO_FATAL_FAILURE(
+      begin({grant(Rights::kRead, "shown", kStranger), grant(Rights::kWrite, "mine/", kStranger)}, options));
+  ASSERT_EQ(put("secret", pattern(100'000, 1)), Status::kOk);
+  const RawClient own(server_->port());
+  const nic::Window items = own.window();
+  ASSERT_EQ(own.hello().flags, wire::kGuarded);
+  Peer peer({"intruder", std::to_string(server_->port()), std::to_string(items.address), std::to_string(items.length),
+             std::to_string(items.rkey), std::to_string(items.access), std::to_string(items.memory_id)});
+  EXPECT_EQ(peer.read_number(), 1) << "it goes by message";
+  EXPECT_EQ(peer.read_number(), 1) << "it is told of no window";
+  EXPECT_EQ(peer.read_number(), static_cast<int>(Status::kNotAllowed)) << "it has imported the items";
+  EXPECT_EQ(peer.read_number(), 3 * 64) << "it has imported something";
+  EXPECT_EQ(peer.read_number(), static_cast<int>(Status::kDenied));
+  EXPECT_EQ(peer.read_number(), 0) << "it has READ";
+  EXPECT_EQ(peer.read_number(), 0) << "it has changed a word";
+  EXPECT_EQ(peer.read_number(), 0) << "it has written";
+  EXPECT_EQ(peer.wait(), 0);
+  EXPECT_EQ(get("secret"), Status::kOk);
+  EXPECT_TRUE(out_ == pattern(100'000, 1));
 }
 
 int peer_main(int argc, char** argv) {
@@ -863,7 +792,7 @@ int peer_main(int argc, char** argv) {
                           .rkey = static_cast<std::uint32_t>(number(6)),
                           .access = static_cast<std::uint32_t>(number(7)),
                           .memory_id = number(8)};
-  return be_intruder(port, items, number(9));
+  return be_intruder(port, items);
 }
 
 }  // namespace

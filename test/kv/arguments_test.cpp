@@ -45,20 +45,49 @@ TEST(KvArguments, OptionsOfAServerAreNamed) {
          {"max_clients_per_user", "got 9", "0 to 8"});
   refuse([](ServerOptions& o) { o.depth = 1025; }, {"depth", "got 1025", "1 to 1024"});
   refuse([](ServerOptions& o) { o.lease_bytes = 1; }, {"lease_bytes", "got 1", "65536 to 1073741824"});
-  refuse([](ServerOptions& o) { o.client_leases = 65; }, {"client_leases", "got 65", "1 to 64"});
-  refuse([](ServerOptions& o) { o.lease_term = milliseconds{9}; }, {"lease_term", "got 9", "10 to 60000"});
   refuse([](ServerOptions& o) { o.grace = milliseconds{0}; }, {"grace", "got 0", "1 to 60000"});
   refuse([](ServerOptions& o) { o.spin = microseconds{1'000'001}; }, {"spin", "got 1000001", "0 to 1000000"});
   refuse([](ServerOptions& o) { o.wait = static_cast<WaitPolicy>(9); }, {"wait", "got 9", "0 to 2"});
-  refuse([](ServerOptions& o) { o.large_put = static_cast<LargePut>(9); }, {"large_put", "got 9", "0 to 1"});
-  refuse([](ServerOptions& o) { o.large_put = LargePut::kAdopt, o.require_hugepages = true; },
-         {"require_hugepages", "large_put"});
+  refuse([](ServerOptions& o) { o.large_put = static_cast<LargePut>(9); }, {"large_put", "got 9", "0 to 0"});
   refuse([](ServerOptions& o) { o.max_value_bytes = o.memory_bytes; }, {"max_value_bytes", "67108864", "33521664"});
   refuse([](ServerOptions& o) { o.max_items = 1'000'000'000; }, {"max_items", "1000000000", "memory_bytes"});
   refuse([](ServerOptions& o) { o.max_cells = 1'000'000'000; }, {"max_cells", "1000000000", "max_items"});
   refuse([](ServerOptions& o) { o.transport.gid_index = 256; }, {"gid_index", "got 256", "0 to 255"});
   refuse([](ServerOptions& o) { o.transport.bootstrap = static_cast<Bootstrap>(9); }, {"bootstrap", "got 9", "kCm"});
   refuse([](ServerOptions& o) { o.transport.device = "mlx5_0:x"; }, {"device", "mlx5_0:x", "mlx5_0:2"});
+}
+
+// They stay for one version, so that a program that sets them is told what to do.
+TEST(KvArguments, RemovedOptionsOfAServerAreRefused) {
+  const auto refuse = [](auto set, const Says& says) {
+    ServerOptions wrong = small_server();
+    set(wrong);
+    expect_refused(Server::start(wrong), Status::kUnsupported, says);
+  };
+  refuse([](ServerOptions& o) { o.large_put = LargePut::kAdopt; },
+         {"large_put kAdopt was removed in 0.1: the server reads large values itself, which is faster; leave large_put "
+          "at its default"});
+  refuse([](ServerOptions& o) { o.client_leases = 5; },
+         {"client_leases was removed in 0.1", "leave it at its default, 4; got 5"});
+  refuse([](ServerOptions& o) { o.lease_term = std::chrono::seconds{1}; },
+         {"lease_term (ms) was removed in 0.1", "leave it at its default, 2000; got 1000"});
+}
+
+// The same in C, where each has a name of its own.
+TEST(KvArguments, RemovedMembersOfServerOptionsAreRefused) {
+  const auto refuse = [](auto set, const Says& says) {
+    kv_server_options_t wrong;
+    ASSERT_EQ(kv_server_options_init(&wrong), KV_OK);
+    set(wrong);
+    EXPECT_EQ(kv_server_create(&wrong), nullptr);
+    test::expect_words(kv_error_detail(), kOfCxx, says);
+  };
+  refuse([](kv_server_options_t& o) { o.trusted_clients = 1; },
+         {"trusted_clients was removed in 0.1: the server reads large values itself, which is faster; leave it at its "
+          "default, 0; got 1"});
+  refuse([](kv_server_options_t& o) { o.client_leases = 5; }, {"client_leases was removed in 0.1", "4; got 5"});
+  refuse([](kv_server_options_t& o) { o.lease_term_ms = 1000; },
+         {"lease_term_ms was removed in 0.1", "2000; got 1000"});
 }
 
 TEST(KvArguments, OptionsOfAClientAreNamed) {
@@ -327,8 +356,6 @@ TEST_F(KvCallArguments, InC) {
                 {"mode", "got 2", "CONN_MODE_CM"});
   refuse_server([](kv_server_options_t& o) { o.gid_index = -2; }, {"gid_index", "got -2", "0 to 255"});
   refuse_server([](kv_server_options_t& o) { o.allowed_uid_count = 3; }, {"allowed_uids", "null", "3"});
-  refuse_server([](kv_server_options_t& o) { o.trusted_clients = o.require_hugepages = 1; },
-                {"require_hugepages", "trusted_clients", "got 1"});
   expect_refused_in_c(all);
 
   // A server that was made with limits that are none.

@@ -48,8 +48,7 @@ class Churn {
     }
     const auto is_empty = [&] {
       const ServerStatistics now = server_.statistics();
-      return now.clients == 0 && now.sessions == 0 && now.items == 0 && now.used_bytes == 0 && now.resting_bytes == 0 &&
-             now.leases == 0 && now.lease_bytes == 0;
+      return now.clients == 0 && now.sessions == 0 && now.items == 0 && now.used_bytes == 0 && now.resting_bytes == 0;
     };
     EXPECT_TRUE(eventually(is_empty));
     const ServerStatistics now = server_.statistics();

@@ -94,7 +94,7 @@ constexpr std::array kCalls{
          }},
 };
 
-void expect_words(Status status, std::string_view words) {
+void expect_text_of(Status status, std::string_view words) {
   for (const std::string_view wrong : {"cable", "firewall", "deadline"})
     EXPECT_EQ(words.find(wrong), words.npos) << words;
   EXPECT_NE(words.find(status == Status::kClosed ? "stopped" : "killed"), words.npos) << words;
@@ -139,7 +139,7 @@ TEST_P(KvEnds, TheNextCallSaysWhichItWas) {
     while (status == Status::kOk && end().outcome == Status::kPeerLost) status = kCalls[i].call(idle);
     EXPECT_EQ(status, end().outcome) << to_string(status);
     EXPECT_EQ(idle.client->connection_error().status(), end().outcome);
-    expect_words(end().outcome, idle.client->connection_error().text());
+    expect_text_of(end().outcome, idle.client->connection_error().text());
     // And all others after it.
     for (const Call& other : kCalls) EXPECT_EQ(other.call(idle), end().outcome) << other.name;
   }
@@ -177,9 +177,9 @@ TEST(KvEndsInC, TheNextCallSaysWhichItWas) {
       got = kv_client_get(client, "key", 3, buffer.data(), &length);
     }
     EXPECT_EQ(got, code) << kv_error_detail();
-    expect_words(end.outcome, kv_error_detail());
+    expect_text_of(end.outcome, kv_error_detail());
     EXPECT_EQ(kv_client_put(client, "key", 3, "value", 5), code);
-    expect_words(end.outcome, kv_error_detail());
+    expect_text_of(end.outcome, kv_error_detail());
     kv_client_destroy(client);
   }
 }

@@ -24,11 +24,10 @@ struct Way {
 constexpr std::array kWays{Way{"message", Lookup::kMessage, 0}, Way{"index", Lookup::kOneSided, 0},
                            Way{"known", Lookup::kOneSided, 4096}, Way{"auto", Lookup::kAuto, 4096}};
 
-class Expiry : public testing::TestWithParam<LargePut> {
+class Expiry : public testing::Test {
  protected:
   void SetUp() override {
     ServerOptions options = small_server();
-    options.large_put = GetParam();
     server_ = start(options);
     ASSERT_TRUE(server_);
     for (const Way& way : kWays) {
@@ -48,8 +47,7 @@ class Expiry : public testing::TestWithParam<LargePut> {
   std::string out_ = std::string(300'000, '\0');
 };
 
-TEST_P(Expiry, ValuesAreAbsentForEveryWayOnceTheirTimeIsOver) {
-  // Twice, as the second value of a length may go into a lease that the first one's answer brought.
+TEST_F(Expiry, ValuesAreAbsentForEveryWayOnceTheirTimeIsOver) {
   for (int round = 0; round < 2; ++round)
     for (const std::size_t length : kLengths) {
       const std::string value(length, static_cast<char>('a' + round));
@@ -80,7 +78,7 @@ TEST_P(Expiry, ValuesAreAbsentForEveryWayOnceTheirTimeIsOver) {
   EXPECT_GE(server_->statistics().expired, 2 * kLengths.size());
 }
 
-TEST_P(Expiry, NobodyReadsAValueAfterItsTime) {
+TEST_F(Expiry, NobodyReadsAValueAfterItsTime) {
   for (const std::size_t length : kLengths) {
     const std::string value(length, 'v');
     ASSERT_EQ(clients_[0]->put(key_of("k"), bytes_of(value), {.time_to_live = 30ms}).status, Status::kOk);
@@ -98,7 +96,7 @@ TEST_P(Expiry, NobodyReadsAValueAfterItsTime) {
   }
 }
 
-TEST_P(Expiry, OneSidedReadersNeedNoMessageWhileThereIsTime) {
+TEST_F(Expiry, OneSidedReadersNeedNoMessageWhileThereIsTime) {
   ASSERT_EQ(clients_[1]->put(key_of("k"), bytes_of("v"), {.time_to_live = 1h}).status, Status::kOk);
   for (const std::size_t way : {1u, 2u}) {
     Client& client = *clients_[way];
@@ -113,7 +111,7 @@ TEST_P(Expiry, OneSidedReadersNeedNoMessageWhileThereIsTime) {
   }
 }
 
-TEST_P(Expiry, BatchesAndPipelinesSeeItToo) {
+TEST_F(Expiry, BatchesAndPipelinesSeeItToo) {
   ASSERT_EQ(clients_[1]->put(key_of("k"), bytes_of("v"), {.time_to_live = 50ms}).status, Status::kOk);
   const auto batch = [&] {
     std::array<std::byte, 16> out;
@@ -129,7 +127,7 @@ TEST_P(Expiry, BatchesAndPipelinesSeeItToo) {
   EXPECT_EQ(done[0].outcome.status, Status::kNotFound);
 }
 
-TEST_P(Expiry, BatchesAndPipelinesStoreIt) {
+TEST_F(Expiry, BatchesAndPipelinesStoreIt) {
   Client& client = *clients_[0];
   for (const std::size_t length : kLengths) {
     const std::span<std::byte> value = client.allocate(std::max<std::size_t>(length, 1)).first(length);
@@ -161,7 +159,7 @@ TEST_P(Expiry, BatchesAndPipelinesStoreIt) {
   }
 }
 
-TEST_P(Expiry, APutIsAsOverNothing) {
+TEST_F(Expiry, APutIsAsOverNothing) {
   Client& client = *clients_[3];
   const Outcome first = client.put(key_of("k"), bytes_of("v"), {.time_to_live = 20ms, .expected = 0});
   ASSERT_EQ(first.status, Status::kOk);
@@ -175,7 +173,7 @@ TEST_P(Expiry, APutIsAsOverNothing) {
   EXPECT_EQ(client.cas(key_of("k"), first.version, bytes_of("y")).status, Status::kNotFound);
 }
 
-TEST_P(Expiry, TimesOutOfRangeAreRefused) {
+TEST_F(Expiry, TimesOutOfRangeAreRefused) {
   Client& client = *clients_[0];
   for (const std::chrono::milliseconds bad :
        {0ms, -1ms, std::chrono::milliseconds::min(), kMaxTimeToLive + 1ms, std::chrono::milliseconds::max()}) {
@@ -188,7 +186,7 @@ TEST_P(Expiry, TimesOutOfRangeAreRefused) {
   EXPECT_GT(get(client, "k").time_left, kMaxTimeToLive - 1h);
 }
 
-TEST_P(Expiry, MemoryComesBackUnasked) {
+TEST_F(Expiry, MemoryComesBackUnasked) {
   for (int i = 0; i < 1000; ++i)
     ASSERT_EQ(clients_[0]
                   ->put(key_of("k" + std::to_string(i)), bytes_of(out_.substr(0, 2000)), {.time_to_live = 10ms})
@@ -197,9 +195,6 @@ TEST_P(Expiry, MemoryComesBackUnasked) {
   EXPECT_TRUE(eventually([&] { return server_->statistics().items == 0; }));
   EXPECT_EQ(server_->statistics().expired, 1000u);
 }
-
-INSTANTIATE_TEST_SUITE_P(LargePuts, Expiry, testing::Values(LargePut::kCopy, LargePut::kAdopt),
-                         [](const auto& tested) { return tested.param == LargePut::kAdopt ? "Adopted" : "Copied"; });
 
 }  // namespace
 }  // namespace verbena::kv

@@ -404,9 +404,9 @@ std::string to_text(const Call& call) {
                      kEnds[std::to_underlying(call.end)], call.version);
 }
 
-Verdict check(std::span<const Call> calls, std::uint64_t word, std::size_t most_configurations) {
+HistoryVerdict check(std::span<const Call> calls, std::uint64_t word, std::size_t most_configurations) {
   std::vector<Call> kept = telling(calls);
-  Verdict verdict;
+  HistoryVerdict verdict;
   verdict.calls = kept.size();
   verdict.open = static_cast<std::size_t>(std::ranges::count(kept, End::kOpen, &Call::end));
   verdict.overlapping = count_overlapping(kept);
@@ -419,10 +419,10 @@ Verdict check(std::span<const Call> calls, std::uint64_t word, std::size_t most_
   return verdict;
 }
 
-std::map<std::uint32_t, Verdict> check_keys(std::span<const Call> calls, std::size_t most_configurations) {
+std::map<std::uint32_t, HistoryVerdict> check_keys(std::span<const Call> calls, std::size_t most_configurations) {
   std::map<std::uint32_t, std::vector<Call>> by_key;
   for (const Call& call : calls) by_key[call.key].push_back(call);
-  std::map<std::uint32_t, Verdict> verdicts;
+  std::map<std::uint32_t, HistoryVerdict> verdicts;
   for (const auto& [key, its] : by_key) verdicts[key] = check(its, 0, most_configurations);
   return verdicts;
 }

@@ -47,7 +47,7 @@ struct Call {
 [[nodiscard]] std::string to_text(const Call& call);
 
 /// Of the calls on one key.
-struct Verdict {
+struct HistoryVerdict {
   std::string why;                 ///< Why no order of the calls explains them; empty where one does.
   bool is_decided = true;          ///< False: there are too many orders to look at.
   std::size_t calls = 0;           ///< Those that say anything, open ones included.
@@ -61,11 +61,11 @@ struct Verdict {
 inline constexpr std::size_t kMostConfigurations = 200'000;
 
 /// Calls on one key, in any order. A key of cells holds `word` at first; any other is not there.
-[[nodiscard]] Verdict check(std::span<const Call> calls, std::uint64_t word = 0,
-                            std::size_t most_configurations = kMostConfigurations);
+[[nodiscard]] HistoryVerdict check(std::span<const Call> calls, std::uint64_t word = 0,
+                                   std::size_t most_configurations = kMostConfigurations);
 
 /// Calls on several keys, each as by `check`; cells hold 0 at first.
-[[nodiscard]] std::map<std::uint32_t, Verdict> check_keys(std::span<const Call> calls,
-                                                          std::size_t most_configurations = kMostConfigurations);
+[[nodiscard]] std::map<std::uint32_t, HistoryVerdict> check_keys(std::span<const Call> calls,
+                                                                 std::size_t most_configurations = kMostConfigurations);
 
 }  // namespace verbena::kv::history

@@ -194,7 +194,7 @@ const std::array kGood{
 
 TEST(KvHistory, RejectsWhatIsWrong) {
   for (const Bad& bad : kBad) {
-    const Verdict verdict = check(bad.history.calls());
+    const HistoryVerdict verdict = check(bad.history.calls());
     EXPECT_FALSE(verdict.is_linearizable()) << bad.what;
     EXPECT_NE(verdict.why.find(bad.why), std::string::npos) << bad.what << ": " << verdict.why;
   }
@@ -245,7 +245,7 @@ TEST(KvHistory, CountsWhatOverlapsWithAnotherClient) {
                               .get(5, 20, 21, 10, 1)
                               .put(6, 30, kNever, 20, 0)
                               .get(7, 40, 41, 10, 1);
-  const Verdict verdict = check(history.calls());
+  const HistoryVerdict verdict = check(history.calls());
   EXPECT_EQ(verdict.why, "");
   EXPECT_EQ(verdict.calls, 8u);
   EXPECT_EQ(verdict.open, 1u);
@@ -257,7 +257,7 @@ TEST(KvHistory, ManyCallsWithoutAnAnswerStaySmall) {
   History history;
   for (unsigned i = 0; i < 20; ++i) history.put(1, 1 + i, kNever, 1000 + i, 0);
   for (unsigned i = 1; i < 300; ++i) history.put(2, 100 * i, 100 * i + 5, i, i).get(3, 100 * i + 6, 100 * i + 7, i, i);
-  const Verdict verdict = check(history.calls());
+  const HistoryVerdict verdict = check(history.calls());
   EXPECT_EQ(verdict.why, "");
   EXPECT_LE(verdict.configurations, 2u) << "what need not have happened has not";
 }
@@ -409,7 +409,7 @@ TEST(KvHistory, AgreesWithTryingAllOrders) {
     for (std::uint64_t changes = 1 + random() % 2; changes != 0; --changes) spoil(calls, random);
     std::vector<const Call*> order;
     const bool expected = brute_force(calls, order);
-    const Verdict verdict = check(calls);
+    const HistoryVerdict verdict = check(calls);
     std::string text = verdict.why + "\n";
     for (const Call& call : calls) text += to_text(call) + "\n";
     ASSERT_EQ(verdict.is_linearizable(), expected) << i << ": " << text;

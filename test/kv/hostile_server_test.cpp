@@ -116,7 +116,6 @@ class Liar {
                                            .window_access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
                                            .offset = 8 * below(600)}));
         break;
-      case wire::ReplyKind::kLease: add(wire::bytes_of(filled<wire::Lease>())); break;
       case wire::ReplyKind::kPlain:
       case wire::ReplyKind::kGoodbye: break;
       case wire::ReplyKind::kStatistics: message.resize(message.size() + 8 * below(64), std::byte{0x5A}); break;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -30,30 +31,17 @@ using namespace std::chrono_literals;
 using namespace testing_support;
 using wire::Op;
 
-constexpr std::uint32_t kId = 7;
 constexpr std::uint64_t kAnyVersion = wire::kAnyVersion;
 
-wire::RequestHead head(Op op, std::size_t key_length = 0) {
-  return {.op = op, .key_length = static_cast<std::uint16_t>(key_length), .id = kId};
-}
-std::vector<std::byte> put_large(std::string_view key, std::uint64_t length, std::uint32_t returned = 0,
-                                 std::uint64_t expected = kAnyVersion) {
+std::vector<std::byte> put_large(std::string_view key, std::uint64_t length) {
   return RawClient::pack(head(Op::kPutLarge, key.size()),
-                         wire::LargeHead{.expected = expected, .value_length = length, .returned = returned}, key);
-}
-std::vector<std::byte> put_adopt(std::string_view key, std::uint64_t length, std::uint32_t lease,
-                                 std::uint64_t expected = kAnyVersion) {
-  return RawClient::pack(head(Op::kPutAdopt, key.size()),
-                         wire::AdoptHead{.expected = expected, .value_length = length, .lease = lease}, key);
+                         wire::LargeHead{.expected = kAnyVersion, .value_length = length}, key);
 }
 
-std::vector<std::byte> put_read(std::string_view key, std::uint64_t length, std::uint64_t address, std::uint32_t rkey,
-                                std::uint32_t returned = 0, std::uint64_t expected = kAnyVersion) {
+std::vector<std::byte> put_read(std::string_view key, std::uint64_t length, std::uint64_t address, std::uint32_t rkey) {
   return RawClient::pack(
       head(Op::kPutRead, key.size()),
-      wire::ReadHead{
-          .expected = expected, .value_length = length, .address = address, .rkey = rkey, .returned = returned},
-      key);
+      wire::ReadHead{.expected = kAnyVersion, .value_length = length, .address = address, .rkey = rkey}, key);
 }
 
 /// A server with an honest client, whose values nobody may touch.
@@ -100,9 +88,9 @@ class Hostile : public testing::Test {
     witness_.reset();
     EXPECT_TRUE(eventually([&] {
       const ServerStatistics now = server_->statistics();
-      return now.clients == 0 && now.used_bytes == 0 && now.lease_bytes == 0 && now.leases == 0;
+      return now.clients == 0 && now.used_bytes == 0;
     })) << server_->statistics().used_bytes
-        << " bytes used, " << server_->statistics().lease_bytes << " leased";
+        << " bytes used";
   }
 
   std::unique_ptr<Server> server_;
@@ -112,41 +100,6 @@ class Hostile : public testing::Test {
   std::uint64_t thrown_out_ = 0;
 };
 
-/// The same, where clients are trusted, of whom one deserves it not.
-class HostileLeases : public Hostile {
- protected:
-  static constexpr std::uint64_t kValue = std::uint64_t{256} << 10;
-
-  void begin_adopting() {
-    ServerOptions options = small_server();
-    options.large_put = LargePut::kAdopt;
-    options.lease_term = 20s;
-    begin(options);
-    if (HasFatalFailure()) return;
-    if (lacks_windows(*server_)) GTEST_SKIP() << server_->description();
-    // The first value of the witness was streamed, and brought a lease.
-    ASSERT_TRUE(eventually([&] { return server_->statistics().leases == 1; }));
-  }
-  /// Streams a value and takes the lease that the reply brings.
-  wire::Lease obtain(RawClient& raw, std::string_view key = "mine", std::uint64_t bytes = kValue) {
-    EXPECT_TRUE(raw.stream(put_large(key, bytes), static_cast<std::size_t>(bytes)));
-    const auto reply = raw.hear();
-    if (!reply || reply->head.kind != wire::ReplyKind::kLease) {
-      ADD_FAILURE() << "no lease";
-      return {};
-    }
-    return reply->lease;
-  }
-  [[nodiscard]] static nic::Window window_of(const RawClient& raw, const wire::Lease& lease) {
-    return {.address = lease.address,
-            .length = lease.length,
-            .rkey = lease.rkey,
-            .access = IBV_ACCESS_REMOTE_WRITE,
-            .memory_id = raw.hello().window_memory};
-  }
-  static void paint(const RawClient& raw, char with) { std::ranges::fill(raw.memory(), static_cast<std::byte>(with)); }
-};
-
 // --- frames
 
 TEST_F(Hostile, FramesWithoutSenseEndTheirConnectionOnly) {
@@ -154,51 +107,44 @@ TEST_F(Hostile, FramesWithoutSenseEndTheirConnectionOnly) {
   const std::string_view key = "key";
   auto reserved = head(Op::kGet, 3);
   reserved.flags = 2;
-  const wire::AdoptHead adopt{.expected = kAnyVersion, .value_length = wire::kLeastLease, .lease = 1};
-  const auto adopt_but = [&](auto&& spoil) {
-    wire::AdoptHead other = adopt;
-    spoil(other);
-    return RawClient::pack(head(Op::kPutAdopt, 3), other, key);
-  };
+  // PUT ADOPT of peers before 0.1: expected version, length, lease.
+  const std::array<std::uint64_t, 3> adopt{kAnyVersion, 65'536, 1};
+  const wire::ReadHead returns_a_lease{
+      .expected = kAnyVersion, .value_length = 8192, .address = 4096, .rkey = 1, .reserved = 1};
   const std::vector<std::vector<std::byte>> frames{
-      RawClient::pack(std::uint32_t{1}),                                           // Shorter than a head.
-      RawClient::pack(head(Op{0}, 3), key),                                        // No such operation.
-      RawClient::pack(head(Op{13}, 3), key),                                       //
-      RawClient::pack(head(Op::kGetPart, 3), key),                                 // Without its offset.
-      RawClient::pack(head(Op::kGetPart, 3), wire::kMostValueBytes, key),          //
-      RawClient::pack(head(Op{255}, 3), key),                                      //
-      RawClient::pack(reserved, key),                                              //
-      RawClient::pack(head(Op::kGet, 4), key),                                     // A longer key than there is.
-      RawClient::pack(head(Op::kGet, 0xffff), key),                                //
-      RawClient::pack(head(Op::kGet, 3), key, std::string_view("value")),          //
-      RawClient::pack(head(Op::kErase, 3), key, std::string_view("value")),        //
-      RawClient::pack(head(Op::kCas, 3), key),                                     // Without a version.
-      RawClient::pack(head(Op::kCas, 3), kAnyVersion, key),                        //
-      RawClient::pack(head(Op::kCell, 3), key),                                    // Without its word.
-      RawClient::pack(head(Op::kCell, 3), std::uint64_t{7}, key, key),             //
-      RawClient::pack(head(Op::kStatistics, 3), key),                              //
-      RawClient::pack(head(Op::kGoodbye), std::uint64_t{0}),                       //
-      RawClient::pack(head(Op{15}, 3), key),                                       // No such operation.
-      RawClient::pack(head(Op{19}, 3), key),                                       //
-      RawClient::pack(head(Op::kKeys, 3), key),                                    // Without its place.
-      RawClient::pack(head(Op::kFlush, 0), std::uint64_t{0}),                      //
-      RawClient::pack(head(Op::kKeys, 0), wire::ScanPlace{}, key),                 // With a value.
-      RawClient::pack(head(Op::kReads)),                                           // Without its number.
-      RawClient::pack(head(Op::kReads), kAnyVersion),                              //
-      put_large(key, 100'000),                                                     // Not as a large message.
-      RawClient::pack(head(Op::kMoreLarge), key),                                  //
-      RawClient::pack(head(Op::kPutAdopt, 3), key),                                // Without a lease.
-      RawClient::pack(head(Op::kPutAdopt, 3), adopt),                              // Without its key.
-      RawClient::pack(head(Op::kPutAdopt, 3), adopt, key, std::string_view("v")),  // With a value.
-      RawClient::pack(head(Op::kPutRead, 3), key),                                 // Without its place.
+      RawClient::pack(std::uint32_t{1}),                                     // Shorter than a head.
+      RawClient::pack(head(Op{0}, 3), key),                                  // No such operation.
+      RawClient::pack(head(Op{13}, 3), key),                                 //
+      RawClient::pack(head(Op::kGetPart, 3), key),                           // Without its offset.
+      RawClient::pack(head(Op::kGetPart, 3), wire::kMostValueBytes, key),    //
+      RawClient::pack(head(Op{255}, 3), key),                                //
+      RawClient::pack(reserved, key),                                        //
+      RawClient::pack(head(Op::kGet, 4), key),                               // A longer key than there is.
+      RawClient::pack(head(Op::kGet, 0xffff), key),                          //
+      RawClient::pack(head(Op::kGet, 3), key, std::string_view("value")),    //
+      RawClient::pack(head(Op::kErase, 3), key, std::string_view("value")),  //
+      RawClient::pack(head(Op::kCas, 3), key),                               // Without a version.
+      RawClient::pack(head(Op::kCas, 3), kAnyVersion, key),                  //
+      RawClient::pack(head(Op::kCell, 3), key),                              // Without its word.
+      RawClient::pack(head(Op::kCell, 3), std::uint64_t{7}, key, key),       //
+      RawClient::pack(head(Op::kStatistics, 3), key),                        //
+      RawClient::pack(head(Op::kGoodbye), std::uint64_t{0}),                 //
+      RawClient::pack(head(Op{15}, 3), key),                                 // No such operation.
+      RawClient::pack(head(Op{19}, 3), key),                                 //
+      RawClient::pack(head(Op::kKeys, 3), key),                              // Without its place.
+      RawClient::pack(head(Op::kFlush, 0), std::uint64_t{0}),                //
+      RawClient::pack(head(Op::kKeys, 0), wire::ScanPlace{}, key),           // With a value.
+      RawClient::pack(head(Op::kReads)),                                     // Without its number.
+      RawClient::pack(head(Op::kReads), kAnyVersion),                        //
+      put_large(key, 100'000),                                               // Not as a large message.
+      RawClient::pack(head(Op::kMoreLarge), key),                            //
+      RawClient::pack(head(Op{10}, 3), adopt, key),                          // No operation any more.
+      RawClient::pack(head(Op::kPutRead, 3), returns_a_lease, key),          //
+      RawClient::pack(head(Op::kPutRead, 3), key),                           // Without its place.
       put_read(key, kEagerBytes - 1, 4096, 1),
       put_read(key, 0, 4096, 1),
       put_read(key, wire::kMostValueBytes + 1, 4096, 1),
       put_read(key, 8192, ~std::uint64_t{0} - 8191, 1),
-      adopt_but([](wire::AdoptHead& bad) { bad.lease = 0; }),
-      adopt_but([](wire::AdoptHead& bad) { bad.reserved = 1; }),
-      adopt_but([](wire::AdoptHead& bad) { bad.value_length = 0; }),
-      adopt_but([](wire::AdoptHead& bad) { bad.value_length = wire::kLeastLease - 1; }),
   };
   for (std::size_t i = 0; i < frames.size(); ++i) {
     SCOPED_TRACE(i);
@@ -418,6 +364,9 @@ TEST_F(Hostile, NoiseHurtsNobody) {
   std::mt19937_64 random(6);
   for (int i = 0; i < 30; ++i) {
     RawClient raw = intruder();
+    // Once it was served, it counts as a client, even if it ends at once.
+    ASSERT_TRUE(raw.say(RawClient::pack(head(Op::kKeys), wire::ScanPlace{.place = 1})));
+    ASSERT_TRUE(raw.hear());
     for (int j = 0; j < 40 && raw.is_alive(); ++j) {
       std::vector<std::byte> noise(1 + random() % 200);
       for (std::byte& byte : noise) byte = static_cast<std::byte>(random());
@@ -585,201 +534,6 @@ TEST_F(Hostile, ItsOwnMappingsAreReadOnly) {
   begin();
   test::Peer attacker({"mappings", std::to_string(server_->port())});
   EXPECT_EQ(attacker.wait(), 0) << "256 times what attack_mappings returned";
-  expect_whole();
-}
-
-// --- leases
-
-TEST_F(HostileLeases, ALateWriteIsRefused) {
-  begin_adopting();
-  if (IsSkipped() || HasFatalFailure()) return;
-  RawClient raw = intruder();
-  const wire::Lease lease = obtain(raw);
-  const nic::Window window = window_of(raw, lease);
-  paint(raw, 'a');
-  ASSERT_TRUE(raw.write(window, lease.address, kValue));
-  ASSERT_TRUE(raw.say(put_adopt("mine", kValue, lease.id)));
-  const auto reply = raw.hear();
-  ASSERT_TRUE(reply);
-  ASSERT_EQ(reply->head.status, Status::kOk);
-  ASSERT_EQ(reply->head.kind, wire::ReplyKind::kLease);
-  EXPECT_NE(reply->lease.address, lease.address);
-  EXPECT_TRUE(get("mine") == std::string(kValue, 'a'));
-  paint(raw, 'b');
-  EXPECT_FALSE(raw.write(window, lease.address, kValue)) << "it wrote into a published value";
-  EXPECT_FALSE(raw.is_alive());
-  EXPECT_TRUE(get("mine") == std::string(kValue, 'a'));
-  ASSERT_EQ(witness_->erase(key_of("mine")).status, Status::kOk);
-  expect_whole();
-  expect_nothing_left();
-}
-
-// The WRITE that comes together with the request either becomes the value or is refused; readers see one value.
-TEST_F(HostileLeases, AWriteBehindTheRequestChangesNothingPublished) {
-  begin_adopting();
-  if (IsSkipped() || HasFatalFailure()) return;
-  for (int i = 0; i < 20; ++i) {
-    SCOPED_TRACE(i);
-    RawClient raw = intruder();
-    const wire::Lease lease = obtain(raw);
-    const nic::Window window = window_of(raw, lease);
-    paint(raw, 'a');
-    ASSERT_TRUE(raw.write(window, lease.address, kValue));
-    ASSERT_TRUE(raw.say(put_adopt("mine", kValue, lease.id)));
-    std::ranges::fill(raw.memory(), static_cast<std::byte>('b'));
-    for (int j = 0; j < 8; ++j) raw.post_write(window, lease.address, kValue);
-    // It is the new value once the server has taken it, and stays as it is then.
-    const std::uint64_t adopted = server_->statistics().adoptions;
-    (void)eventually([&] { return raw.poll(), server_->statistics().adoptions != adopted || !raw.is_alive(); });
-    const std::string first = get("mine");
-    for (int j = 0; j < 20; ++j) raw.poll();
-    ASSERT_TRUE(get("mine") == first);
-  }
-  (void)witness_->erase(key_of("mine"));
-  expect_whole();
-  expect_nothing_left();
-}
-
-TEST_F(HostileLeases, NobodyWritesBesideALease) {
-  begin_adopting();
-  if (IsSkipped() || HasFatalFailure()) return;
-  if (!test::is_soft_under_test()) GTEST_SKIP() << "Soft-RoCE checks a window's region only";
-  for (const std::int64_t offset : {std::int64_t{-64}, std::int64_t{64}, std::int64_t{kValue}, -std::int64_t{kValue}}) {
-    SCOPED_TRACE(offset);
-    RawClient raw = intruder();
-    const wire::Lease lease = obtain(raw);
-    paint(raw, 'x');
-    EXPECT_FALSE(raw.write(window_of(raw, lease), lease.address + static_cast<std::uint64_t>(offset), kValue));
-    EXPECT_FALSE(raw.is_alive());
-  }
-  ASSERT_EQ(witness_->erase(key_of("mine")).status, Status::kOk);
-  expect_whole();
-  expect_nothing_left();
-}
-
-TEST_F(HostileLeases, TheLeaseOfAnotherIsOutOfReach) {
-  begin_adopting();
-  if (IsSkipped() || HasFatalFailure()) return;
-  RawClient victim = intruder();
-  const wire::Lease lease = obtain(victim, "victim");
-  paint(victim, 'v');
-  ASSERT_TRUE(victim.write(window_of(victim, lease), lease.address, kValue));
-  {
-    RawClient raw = intruder();
-    paint(raw, 'x');
-    // By its name: this client has none of it.
-    ASSERT_TRUE(raw.say(put_adopt("mine", kValue, lease.id)));
-    const auto reply = raw.hear();
-    ASSERT_TRUE(reply);
-    EXPECT_EQ(reply->head.status, Status::kAgain);
-    ASSERT_TRUE(raw.stream(put_large("mine", 8192, lease.id), 8192));
-    EXPECT_TRUE(raw.hear());
-    // By its key.
-    EXPECT_FALSE(raw.write(window_of(victim, lease), lease.address, kValue));
-    EXPECT_FALSE(raw.is_alive());
-  }
-  ASSERT_TRUE(victim.say(put_adopt("victim", kValue, lease.id)));
-  const auto reply = victim.hear();
-  ASSERT_TRUE(reply);
-  EXPECT_EQ(reply->head.status, Status::kOk);
-  EXPECT_TRUE(get("victim") == std::string(kValue, 'v'));
-  ASSERT_EQ(witness_->erase(key_of("victim")).status, Status::kOk);
-  ASSERT_EQ(witness_->erase(key_of("mine")).status, Status::kOk);
-  expect_whole();
-}
-
-TEST_F(HostileLeases, ALeaseIsUsedOnce) {
-  begin_adopting();
-  if (IsSkipped() || HasFatalFailure()) return;
-  RawClient raw = intruder();
-  const wire::Lease lease = obtain(raw);
-  paint(raw, 'a');
-  ASSERT_TRUE(raw.write(window_of(raw, lease), lease.address, kValue));
-  // Both at once, and once more when all is over.
-  ASSERT_TRUE(raw.say(put_adopt("mine", kValue, lease.id)));
-  ASSERT_TRUE(raw.say(put_adopt("twice", kValue, lease.id)));
-  unsigned stored = 0;
-  for (int i = 0; i < 2; ++i) {
-    const auto reply = raw.hear();
-    ASSERT_TRUE(reply);
-    stored += reply->head.status == Status::kOk ? 1 : 0;
-    EXPECT_TRUE(reply->head.status == Status::kOk || reply->head.status == Status::kAgain);
-  }
-  EXPECT_EQ(stored, 1u);
-  ASSERT_TRUE(raw.say(put_adopt("twice", kValue, lease.id)));
-  const auto late = raw.hear();
-  ASSERT_TRUE(late);
-  EXPECT_EQ(late->head.status, Status::kAgain);
-  EXPECT_EQ(get("twice"), "not found");
-  EXPECT_TRUE(get("mine") == std::string(kValue, 'a'));
-  ASSERT_EQ(witness_->erase(key_of("mine")).status, Status::kOk);
-  expect_whole();
-}
-
-TEST_F(HostileLeases, LengthsThatAreLies) {
-  begin_adopting();
-  if (IsSkipped() || HasFatalFailure()) return;
-  for (const std::uint64_t length : {kValue + 1, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
-    RawClient raw = intruder();
-    SCOPED_TRACE(length);
-    const wire::Lease lease = obtain(raw);
-    ASSERT_TRUE(raw.say(put_adopt("lie", length, lease.id)));
-    expect_thrown_out(raw);
-  }
-  EXPECT_EQ(get("lie"), "not found");
-  ASSERT_EQ(witness_->erase(key_of("mine")).status, Status::kOk);
-  expect_whole();
-  expect_nothing_left();
-}
-
-// A request that comes to nothing brings the block back, under another key.
-TEST_F(HostileLeases, AFailureReturnsTheLease) {
-  begin_adopting();
-  if (IsSkipped() || HasFatalFailure()) return;
-  RawClient raw = intruder();
-  const wire::Lease lease = obtain(raw);
-  ASSERT_TRUE(raw.say(put_adopt("nothing", kValue, lease.id, 12345)));
-  auto reply = raw.hear();
-  ASSERT_TRUE(reply);
-  EXPECT_EQ(reply->head.status, Status::kNotFound);
-  ASSERT_EQ(reply->head.kind, wire::ReplyKind::kLease);
-  EXPECT_EQ(reply->lease.address, lease.address);
-  EXPECT_NE(reply->lease.id, lease.id);
-  EXPECT_NE(reply->lease.rkey, lease.rkey);
-  paint(raw, 'c');
-  ASSERT_TRUE(raw.write(window_of(raw, reply->lease), lease.address, kValue));
-  ASSERT_TRUE(raw.say(put_adopt("new", kValue, reply->lease.id, 0)));
-  reply = raw.hear();
-  ASSERT_TRUE(reply);
-  EXPECT_EQ(reply->head.status, Status::kOk);
-  EXPECT_TRUE(get("new") == std::string(kValue, 'c'));
-  ASSERT_EQ(witness_->erase(key_of("new")).status, Status::kOk);
-  ASSERT_EQ(witness_->erase(key_of("mine")).status, Status::kOk);
-  expect_whole();
-}
-
-// The keys of a window come round; each is good for the one lease that has it.
-TEST_F(HostileLeases, KeysComeRound) {
-  begin_adopting();
-  if (IsSkipped() || HasFatalFailure()) return;
-  RawClient raw = intruder();
-  wire::Lease lease = obtain(raw, "mine", wire::kLeastLease);
-  const int rounds = test::is_soft_under_test() ? 600 : 20;
-  for (int i = 0; i < rounds; ++i) {
-    SCOPED_TRACE(i);
-    const auto sign = static_cast<std::byte>('a' + i % 26);
-    std::ranges::fill(raw.memory().first(wire::kLeastLease), sign);
-    ASSERT_TRUE(raw.write(window_of(raw, lease), lease.address, wire::kLeastLease));
-    ASSERT_TRUE(raw.say(put_adopt("mine", wire::kLeastLease, lease.id)));
-    const auto reply = raw.hear();
-    ASSERT_TRUE(reply);
-    ASSERT_EQ(reply->head.kind, wire::ReplyKind::kLease);
-    lease = reply->lease;
-    if (i % 50 == 0) {
-      ASSERT_TRUE(get("mine") == std::string(wire::kLeastLease, static_cast<char>(sign)));
-    }
-  }
-  ASSERT_EQ(witness_->erase(key_of("mine")).status, Status::kOk);
   expect_whole();
 }
 

@@ -30,9 +30,9 @@ namespace {
 using namespace std::chrono_literals;
 using namespace testing_support;
 using history::Caller;
+using history::HistoryVerdict;
 using history::Journal;
 using history::Plan;
-using history::Verdict;
 using test::Peer;
 
 constexpr std::array<std::uint32_t, 5> kSmall{8, 40, 64, 200, 1000};
@@ -47,7 +47,7 @@ constexpr std::array kPlans{
     Plan{.name = "mixed", .sizes = kMixed, .cells = 1, .calls = 1200},
     Plan{.name = "broken", .sizes = kMixed, .cells = 1, .calls = 1200, .timeout = 1000ms},
     Plan{.name = "expiring", .sizes = kMixed, .calls = 1200, .longest_ttl = 5ms},
-    Plan{.name = "cells", .sizes = kSmall, .keys = 1, .cells = 2, .calls = 10'000, .only_cells = true},
+    Plan{.name = "cells", .sizes = kSmall, .keys = 1, .cells = 2, .calls = 4000, .only_cells = true},
 };
 enum PlanNumber : std::size_t {
   kSmallPlan,
@@ -63,6 +63,7 @@ enum PlanNumber : std::size_t {
 Plan plan_of(std::size_t number) {
   Plan plan = kPlans.at(number);
   if (!test::is_soft_under_test()) plan.calls /= 30;
+  plan.meets = 8;
   return plan;
 }
 
@@ -77,7 +78,11 @@ struct Crew {
 class Recording {
  public:
   Recording(std::size_t number, const Crew& crew, std::uint64_t seed)
-      : number_(number), crew_(crew), plan_(plan_of(number)), seed_(seed), journal_(clients(), plan_.calls) {}
+      : number_(number),
+        crew_(crew),
+        plan_(plan_of(number)),
+        seed_(seed),
+        journal_(clients(), plan_.calls, plan_.meets) {}
 
   void go(const ServerOptions& options) {
     ASSERT_TRUE(journal_);
@@ -95,19 +100,14 @@ class Recording {
         const std::uint64_t half = plan_.calls * (i + 1) / (crew_.killed + 1);
         (void)eventually([&] { return journal_.count(victim) >= half; });
         peers[crew_.processes + i]->kill();
+        journal_.leave(victim);
       }
     }
     for (unsigned i = 0; i < crew_.processes; ++i) EXPECT_EQ(peers[i]->wait(), 0);
-    // A device may have no windows.
-    if (options.large_put == LargePut::kAdopt && test::is_soft_under_test()) {
-      EXPECT_GT(server->statistics().adoptions, 0u) << "all values were copied";
-    }
     server->stop();
     judge();
   }
   [[nodiscard]] std::size_t open() const noexcept { return open_; }
-  /// Whether operations on cells were under way at the same time: one in twenty.
-  [[nodiscard]] bool cells_met() const noexcept { return cells_met_; }
 
  private:
   [[nodiscard]] unsigned clients() const noexcept { return crew_.threads + crew_.processes + crew_.killed; }
@@ -120,6 +120,7 @@ class Recording {
   void call(unsigned client, std::uint16_t port) {
     Caller caller(journal_, client, plan_, client_options(port), seed_);
     EXPECT_EQ(caller.run(), "");
+    journal_.leave(client);
     const LookupCounters lookups = caller.lookups();
     const std::lock_guard lock(mutex_);
     lookups_.by_location += lookups.by_location;
@@ -139,8 +140,8 @@ class Recording {
     for (const auto& [key, verdict] : history::check_keys(journal_.calls())) {
       EXPECT_EQ(verdict.why, "") << "key " << key;
       const bool is_cell = key >= plan_.keys;
-      // The emulated machine's few calls may miss each other.
-      if (test::is_soft_under_test() && !is_cell) {
+      // The emulated machine does few calls, some of them on one key.
+      if (test::is_soft_under_test()) {
         EXPECT_GE(verdict.overlapping, verdict.calls / 20) << "key " << key << ": hardly two calls at the same time";
       }
       if (is_cell) {
@@ -164,7 +165,6 @@ class Recording {
         counted(lookups_.by_location), counted(lookups_.by_index), counted(lookups_.by_message),
         counted(lookups_.stale), counted(lookups_.retries), counted(lookups_.overtaken));
     std::fflush(stdout);
-    cells_met_ = overlapping_of_cells >= of_cells / 20;
     EXPECT_GT(calls, plan_.calls) << "of one client alone";
   }
 
@@ -176,7 +176,6 @@ class Recording {
   std::uint64_t seed_;
   Journal journal_;
   std::size_t open_ = 0;
-  bool cells_met_ = false;
   std::mutex mutex_;
   LookupCounters lookups_;
 };
@@ -222,30 +221,14 @@ TEST(KvLinear, LargeValuesWithLittleGrace) {
   run(kLargePlan, {}, options);
 }
 
-TEST(KvLinear, LargeValuesOfTrustedClients) {
-  ServerOptions options = shared_server();
-  options.large_put = LargePut::kAdopt;
-  options.lease_term = 20s;  // Beyond it a write that is under way would end its connection.
-  run(kLargePlan, {}, options);
-}
-
 TEST(KvLinear, ClientsThatAreKilled) { run(kMixedPlan, {.threads = 2, .processes = 1, .killed = 3}); }
 
-// Reads and atomics of cells on NICs that are late go through the queue, as on a device, and meet each other there. All
-// of them take some 10 ms a client: on a busy machine the clients may have a core one after the other, so another
-// history is recorded then.
+// Reads and atomics of cells on NICs that are late go through the queue, as on a device, and meet each other there.
 TEST(KvLinear, CellsOnLateNics) {
-  constexpr unsigned kMostHistories = 10;
   VERBENA_SKIP_ON_A_DEVICE("chaos is the soft NIC's");
   with_seeds([](std::uint64_t seed) {
     const test::LateNics late(seed);
-    bool have_met = false;
-    for (unsigned tries = 0; !have_met && tries < kMostHistories; ++tries) {
-      Recording cells(kCellsPlan, {}, seed);
-      cells.go(shared_server());
-      have_met = cells.cells_met();
-    }
-    EXPECT_TRUE(have_met) << "hardly two calls at the same time";
+    Recording(kCellsPlan, {}, seed).go(shared_server());
   });
 }
 
@@ -330,6 +313,7 @@ int peer_main(char** arguments) {
   Caller caller(journal, static_cast<unsigned>(number(3)), plan, client_options(static_cast<std::uint16_t>(number(0))),
                 number(4));
   const std::string wrong = caller.run();
+  journal.leave(static_cast<unsigned>(number(3)));
   if (!wrong.empty()) std::fprintf(stderr, "client %s: %s\n", arguments[3], wrong.c_str());
   return wrong.empty() ? 0 : 1;
 }

@@ -33,11 +33,6 @@ inline ServerOptions small_server() {
   return options;
 }
 
-/// Whether a server of LargePut::kAdopt copies nevertheless, by its own words.
-inline bool lacks_windows(const Server& server) {
-  return std::string_view(server.description()).find("no memory windows") != std::string_view::npos;
-}
-
 inline std::unique_ptr<Server> start(const ServerOptions& options) {
   auto server = Server::start(options);
   EXPECT_TRUE(server) << server.error().text();

@@ -5,7 +5,6 @@
 #include "channel/connection.hpp"
 #include "device.hpp"
 #include "kv/client.hpp"
-#include "kv/lease.hpp"
 #include "kv/store.hpp"
 #include "node/shard.hpp"
 #include "result.hpp"
@@ -122,6 +121,7 @@ class Nobody final : public channel::Handler, public WorkerHost {
   void on_end(channel::Connection&, Status) noexcept override {}
   void add_statistics(StatisticsPart, ServerStatistics&) const noexcept override {}
   void session_ended(std::uint64_t, unsigned, bool) noexcept override {}
+  void see_off(node::Acceptor::Leaver&) noexcept override {}
 };
 
 TEST_F(Footprints, OfShardsAndTheirLoops) {
@@ -174,23 +174,6 @@ TEST_F(Footprints, OfStores) {
     ASSERT_OK(owned);
     expect_heap(heap(), Store::footprint(kBytes, Store::Owners::kYes));
   }
-}
-
-TEST_F(Footprints, OfLeases) {
-  std::atomic<std::uint64_t> versions{1};
-  constexpr std::size_t kBytes = std::size_t{1} << 20;
-  const std::size_t window = Store::window_bytes(kBytes, 100);
-  const std::unique_ptr<std::byte, void (*)(void*)> memory(static_cast<std::byte*>(std::aligned_alloc(4096, window)),
-                                                           &std::free);
-  const auto store = Store::create({.window = {memory.get(), window}, .max_items = 100, .versions = &versions});
-  ASSERT_OK(store);
-  constexpr unsigned kMany = 600;  // So that their windows are more than what the comparison leaves open.
-  ibv_mr region{};
-  LeasePolicy policy{.memory = &region, .most = kMany};
-  heap_before_ = heap_bytes.load();
-  Leases leases(policy, **store);
-  ASSERT_OK(leases.open(device_->nic(), device_->pd(), nullptr));
-  expect_heap(heap(), Leases::footprint(nic::Kind::kSoft, kMany));
 }
 
 TEST_F(Footprints, OfWorkersAndTheirPlannedMemory) {
@@ -278,8 +261,10 @@ TEST_F(Footprints, OfAServerMayHaveMoreClientsThanMemory) {
   const std::string warning = memory_warning(options, footprint, headroom);
   EXPECT_TRUE(warning.starts_with("With all 1000 clients the pools take ")) << warning;
   EXPECT_NE(warning.find("1800 MiB are left by this test"), std::string::npos) << warning;
-  EXPECT_STATUS(check_memory(options, footprint, host::Headroom{.bytes = std::size_t{1} << 30}), Status::kNoMemory)
-      << "items alone are that much";
+  host::Headroom little{.bytes = std::size_t{1} << 30};
+  EXPECT_STATUS(check_memory(options, footprint, little), Status::kNoMemory) << "items alone are that much";
+  little.hugepage_bytes = std::size_t{800} << 20;
+  EXPECT_OK(check_memory(options, footprint, little)) << "free hugepages are memory, too";
 }
 
 TEST(Descriptors, OfAllClientsAreWeighedAgainstTheLimit) {

@@ -3,9 +3,12 @@
 #include "ends.hpp"
 #include "model.hpp"
 #include "peer.hpp"
+#include "result.hpp"
+#include "sanitized.hpp"
 
 #include <verbena/kv.hpp>
 
+#include <sys/resource.h>
 #include <unistd.h>
 #include <csignal>
 #include <cstdio>
@@ -14,6 +17,7 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <fstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -25,6 +29,24 @@ using namespace testing_support;
 using test::Peer;
 
 unsigned number_of(const char* text) { return static_cast<unsigned>(std::strtoul(text, nullptr, 10)); }
+
+/// The address space of this process gets no larger than it is, but for `more` bytes.
+void take_no_more_than(std::size_t more) {
+  std::ifstream file("/proc/self/statm");
+  std::size_t pages = 0;
+  file >> pages;
+  const rlimit narrow{.rlim_cur = pages * static_cast<std::size_t>(getpagesize()) + more, .rlim_max = RLIM_INFINITY};
+  setrlimit(RLIMIT_AS, &narrow);
+}
+
+int serve_in_little_space() {
+  const auto server = start(small_server());
+  if (!server) return 1;
+  take_no_more_than(std::size_t{32} << 20);
+  std::printf("%d\n", server->port());
+  std::fflush(stdout);
+  for (;;) pause();
+}
 
 int serve() {
   ServerOptions options = small_server();
@@ -352,10 +374,33 @@ TEST(KvProcess, StoppedServerTimesWaitsOut) {
   server.resume();
 }
 
+// The server maps what a client lends it. Where it cannot, the client hears why, and others may connect.
+TEST(KvProcess, MemoryThatCannotBeMappedIsTheReasonAtBothEnds) {
+  if (!test::is_soft_under_test()) GTEST_SKIP() << "a device maps nothing";
+#ifdef VERBENA_IS_SANITIZED
+  GTEST_SKIP() << "the sanitizer's own memory has no limit";
+#endif
+  Peer server({"serve_in_little_space"});
+  ClientOptions options = client_options(static_cast<std::uint16_t>(server.read_number()));
+  options.buffer_bytes = std::size_t{256} << 20;
+  const auto refused = Client::connect(options);
+  EXPECT_STATUS(refused, Status::kNoMemory);
+  if (!refused) {
+    EXPECT_NE(std::string_view(refused.error().text()).find("rejected the connection: mapping a peer's memory"),
+              std::string_view::npos)
+        << refused.error().text();
+  }
+  options.buffer_bytes = std::size_t{1} << 20;
+  const auto client = connect(options);
+  ASSERT_TRUE(client);
+  EXPECT_EQ(client->put(key_of("k"), bytes_of("value")).status, Status::kOk);
+}
+
 int peer_main(int argc, char** argv) {
   test::die_with_the_test();
   const std::string_view mode = argc > 2 ? argv[2] : "";
   if (mode == "serve") return serve();
+  if (mode == "serve_in_little_space") return serve_in_little_space();
   if (mode == "obey") return obey();
   if (mode == "count" && argc > 3) return count(number_of(argv[3]));
   if (argc < 5) return 2;

@@ -23,6 +23,12 @@
 
 namespace verbena::kv::testing_support {
 
+/// The id of each request that is written by hand.
+inline constexpr std::uint32_t kId = 7;
+[[nodiscard]] inline wire::RequestHead head(wire::Op op, std::size_t key_length = 0) {
+  return {.op = op, .key_length = static_cast<std::uint16_t>(key_length), .id = kId};
+}
+
 class RawClient final : private channel::Handler {
  public:
   static constexpr std::size_t kBytes = std::size_t{4} << 20;
@@ -59,6 +65,7 @@ class RawClient final : private channel::Handler {
     if (spoil != nullptr) spoil(mine.source);
     const link::Endpoint local = connection_->describe(wire::encode(mine)).value();
     auto handshake = fabric_->dial(port, local, deadline).value();
+    server_ = handshake->remote().qp;
     lease_ = channel::wire::decode(handshake->remote().user_data()).value().lease;
     lease_.access = IBV_ACCESS_REMOTE_WRITE;
     EXPECT_TRUE(connection_->dialed(std::move(handshake)));
@@ -90,6 +97,8 @@ class RawClient final : private channel::Handler {
   /// Of this client's connection: what large messages go through.
   [[nodiscard]] const nic::Window& stream() const noexcept { return lease_; }
   [[nodiscard]] const wire::ServerHello& hello() const noexcept { return hello_; }
+  /// The server's queue pair.
+  [[nodiscard]] const nic::QpAddress& server() const noexcept { return server_; }
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return {memory_.data(), kBytes}; }
   /// The same as the server may READ it.
   [[nodiscard]] nic::Window lent() const noexcept { return memory_.window(); }
@@ -201,6 +210,7 @@ class RawClient final : private channel::Handler {
   std::optional<nic::BufferPool> buffers_;
   channel::Bounce bounce_;
   std::unique_ptr<channel::Connection> connection_;
+  nic::QpAddress server_;
   wire::ServerHello hello_;
   nic::Window lease_;
   std::vector<wire::Reply> replies_;

@@ -87,8 +87,9 @@ inline void fill_value(std::span<std::byte> value, std::uint64_t name) {
 /// A part for each client, which it alone writes. What a killed client left stays as it is: a call without an end.
 class Journal {
  public:
-  Journal(unsigned clients, std::size_t calls_each) : fd_(memfd_create("history", 0)) {
-    const Head head{clients, calls_each};
+  /// `meets`: see Plan.
+  Journal(unsigned clients, std::size_t calls_each, unsigned meets = 0) : fd_(memfd_create("history", 0)) {
+    const Head head{clients, calls_each, meets};
     if (ftruncate(fd_, static_cast<off_t>(bytes_of(head))) == 0 && map(bytes_of(head))) *at<Head>(0) = head;
   }
   /// The journal of another process, by a descriptor that was inherited.
@@ -109,18 +110,9 @@ class Journal {
   /// Processes that are started inherit it.
   [[nodiscard]] int fd() const noexcept { return fd_; }
 
-  /// Waits until as many clients as there are have come here, so that short histories are of the same time; 10 s at
-  /// most, should one of them fail.
-  void meet() {
-    const std::atomic_ref<std::uint64_t> here(at<Head>(0)->here);
-    here.fetch_add(1);
-    for (const Deadline deadline = Deadline::after(std::chrono::seconds{10});
-         here.load() < head().clients && !deadline.passed();)
-      yield_thread();
-  }
   /// Writes down that a call begins. Null when the client's part is full.
   [[nodiscard]] Call* begin(Call call) {
-    std::atomic_ref<std::uint64_t> count(*count_of(call.client));
+    std::atomic_ref<std::uint64_t> count(count_of(call.client)->calls);
     const std::uint64_t index = count.load(std::memory_order_relaxed);
     if (is_full(call.client)) return nullptr;
     Call* const mine = calls_of(call.client) + index;
@@ -128,8 +120,11 @@ class Journal {
     *mine = call;
     count.store(index + 1, std::memory_order_release);
     if (listener_) listener_(*mine, "begins");
+    if (head().meets != 0 && index % head().meets == 0) meet(call.client, index);
     return mine;
   }
+  /// Says that a client does nothing more, so that nobody waits for it. \thread any
+  void leave(unsigned client) { std::atomic_ref(count_of(client)->has_left).store(1, std::memory_order_release); }
   /// `value` and `version` are of the call already.
   void end(Call& call, End end) const {
     call.returned_ns = now_ns();
@@ -149,7 +144,7 @@ class Journal {
   }
   /// Calls that a client has begun. \thread any
   [[nodiscard]] std::uint64_t count(unsigned client) const {
-    return std::atomic_ref<std::uint64_t>(*count_of(client)).load(std::memory_order_acquire);
+    return std::atomic_ref<std::uint64_t>(count_of(client)->calls).load(std::memory_order_acquire);
   }
   [[nodiscard]] bool is_full(unsigned client) const {
     return (closed_ >> client & 1) != 0 || count(client) == head().calls_each;
@@ -176,11 +171,23 @@ class Journal {
   struct alignas(64) Head {
     std::uint64_t clients = 0;
     std::uint64_t calls_each = 0;
-    std::uint64_t here = 0;
+    std::uint64_t meets = 0;
   };
   struct alignas(64) Count {
     std::uint64_t calls = 0;
+    std::uint64_t has_left = 0;
   };
+  /// Waits until each client has begun its call `index`, or has left, so that these calls overlap however few
+  /// processors there are; 10 s at most, should one of them hang.
+  void meet(unsigned client, std::uint64_t index) const {
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    for (unsigned other = 0; other < head().clients; ++other) {
+      const std::atomic_ref<std::uint64_t> has_left(count_of(other)->has_left);
+      while (other != client && count(other) <= index && has_left.load(std::memory_order_acquire) == 0 &&
+             !deadline.passed())
+        yield_thread();
+    }
+  }
   static std::size_t bytes_of(const Head& head) {
     return sizeof(Head) + head.clients * (sizeof(Count) + head.calls_each * sizeof(Call));
   }
@@ -196,9 +203,7 @@ class Journal {
     return std::launder(reinterpret_cast<T*>(memory_ + offset));
   }
   [[nodiscard]] const Head& head() const { return *at<Head>(0); }
-  [[nodiscard]] std::uint64_t* count_of(unsigned client) const {
-    return &at<Count>(sizeof(Head) + client * sizeof(Count))->calls;
-  }
+  [[nodiscard]] Count* count_of(unsigned client) const { return at<Count>(sizeof(Head) + client * sizeof(Count)); }
   [[nodiscard]] Call* calls_of(unsigned client) const {
     return at<Call>(sizeof(Head) + head().clients * sizeof(Count) + client * head().calls_each * sizeof(Call));
   }
@@ -222,7 +227,7 @@ struct Plan {
   unsigned gets = 50;       ///< Of a hundred calls. The rest are changes.
   bool only_cells = false;  ///< All calls are on cells.
   std::chrono::milliseconds timeout{20'000};
-  bool meets = true;       ///< All clients begin together.
+  unsigned meets = 0;      ///< The first of each so many calls begins when all clients have come to theirs; 0: none.
   unsigned impatient = 0;  ///< Calls of each client that give up at once: their outcome is unknown.
   /// How long after its deadline a connect, or a call that does not end the connection, may return; 0: nobody looks.
   std::chrono::nanoseconds slack{0};
@@ -265,7 +270,6 @@ class Caller {
   std::string run() {
     while (!journal_.is_full(number_)) {
       if (std::string wrong = connect(); !wrong.empty()) return wrong;
-      if (connections_ == 1 && plan_.meets) journal_.meet();
       while (client_->connection_error().status() == Status::kOk && wrong_.empty()) {
         const std::uint64_t kind = random_() % 6;
         const bool is_of_cell = plan_.only_cells || (kind == 2 && !cells_.empty());

@@ -218,7 +218,7 @@ TEST_F(KvScan, AFullStoreSaysWhatFillsIt) {
           << word << " is not in: " << error_detail();
   };
   ASSERT_EQ(fill(*client_, 1 << 20), Status::kStoreFull);
-  expect_told({"1048576 bytes", "of 8.0 MiB", "7.0, in blocks of up to 1048576 bytes", "grace period 0.0", "leases 0.0",
+  expect_told({"1048576 bytes", "of 8.0 MiB", "7.0, in blocks of up to 1048576 bytes", "grace period 0.0",
                "1 of its items are cells", "raise memory_bytes"});
   ASSERT_EQ(fill(*client_, 1000), Status::kStoreFull) << "a small value, which no large message carries";
   expect_told({"a value of 1000 bytes"});

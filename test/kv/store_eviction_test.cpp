@@ -118,18 +118,12 @@ TEST_F(StoreEviction, AnIndexThatIsFullTakesNewKeys) {
   EXPECT_EQ(store_->statistics().evicted, 1000u - 64);
 }
 
-TEST_F(StoreEviction, CellsAndLeasesStay) {
+TEST_F(StoreEviction, CellsStay) {
   make(1 << 20, 1000);
   ASSERT_EQ(store_->put_cell(as_key("cell"), std::as_bytes(std::span("1234567", 8))).status, Status::kOk);
-  auto lease = store_->take_block(128 << 10);
-  ASSERT_TRUE(lease);
-  std::ranges::fill(lease.bytes, std::byte{0x55});
   for (int i = 0; i < 3000; ++i)
     ASSERT_EQ(put_until_it_fits("k" + std::to_string(i), std::string(2000, 'v')), Status::kOk);
   EXPECT_EQ(store_->find(as_key("cell")).status, Status::kWrongKind);
-  EXPECT_EQ(std::ranges::count(lease.bytes, std::byte{0x55}), std::ssize(lease.bytes));
-  ASSERT_EQ(store_->adopt(as_key("large"), lease, 100 << 10, kAny).status, Status::kOk);
-  EXPECT_EQ(get("large").size(), std::size_t{100} << 10);
 }
 
 TEST_F(StoreEviction, ValuesThatReadersMayStillReadStay) {
@@ -150,17 +144,15 @@ TEST_F(StoreEviction, ValuesThatReadersMayStillReadStay) {
 }
 
 TEST_F(StoreEviction, NothingToRemoveIsAFullStore) {
-  make(1 << 20, 1000);
-  // Three leases of a quarter: no more than the rest can ever be free.
-  std::vector<Store::Block> leases;
-  for (int i = 0; i < 3; ++i) leases.push_back(store_->take_block(256 << 10));
-  ASSERT_TRUE(leases.back());
+  make(1 << 20, 20'000);
+  // Cells of three quarters: no more than the rest can ever be free.
+  for (int i = 0; i < 12'288; ++i)
+    ASSERT_EQ(store_->put_cell(as_key("c" + std::to_string(i)), std::as_bytes(std::span("1234567", 8))).status,
+              Status::kOk);
   ASSERT_EQ(put("stays", "v").status, Status::kOk);
   EXPECT_EQ(put("k", std::string(300 << 10, 'v')).status, Status::kStoreFull) << "at once";
   EXPECT_EQ(get("stays"), "v") << "and nothing was removed for it";
   EXPECT_EQ(store_->statistics().evicted, 0u);
-  for (auto& lease : leases) store_->give_back(lease);
-  EXPECT_EQ(put_until_it_fits("k", std::string(300 << 10, 'v')), Status::kOk);
 }
 
 TEST_F(StoreEviction, CellsOnlyAreAFullIndex) {

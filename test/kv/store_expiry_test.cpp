@@ -175,14 +175,8 @@ TEST_F(StoreExpiry, TimeBeginsWhenTheValueIsThere) {
   ASSERT_EQ(store_->commit(pending, kAny).status, Status::kOk);
   pass(kTtl / 2);
   EXPECT_EQ(store_->find(as_key("k")).status, Status::kOk);
-  auto block = store_->take_block(65'536);
-  ASSERT_TRUE(block);
-  ASSERT_EQ(store_->adopt(as_key("l"), block, 65'536, kAny, kNoOwner, kTtl).status, Status::kOk);
   pass(kTtl / 2);
-  EXPECT_EQ(store_->find(as_key("l")).status, Status::kOk);
   EXPECT_EQ(store_->find(as_key("k")).status, Status::kNotFound);
-  pass(kTtl);
-  EXPECT_EQ(store_->find(as_key("l")).status, Status::kNotFound);
 }
 
 TEST_F(StoreExpiry, WhatWasLentRestsStill) {

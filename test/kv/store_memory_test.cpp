@@ -259,20 +259,5 @@ TEST_F(StoreMemory, OwnersKeepWhatIsMovedAndReplaced) {
   }
 }
 
-TEST_F(StoreMemory, AnAdoptedBlockKeepsWhatItsValueNeeds) {
-  std::vector<Account> accounts(1);
-  accounts_ = accounts;
-  make(1 << 20, 100);
-  auto block = store_->take_block(128 << 10);
-  ASSERT_TRUE(block);
-  ASSERT_EQ(accounts[0].charge({.bytes = 128 << 10}), Quota::kNone);  // As a lease.
-  ASSERT_EQ(store_->adopt(as_key("k"), block, 70'000, kAny, 1).status, Status::kOk);
-  accounts[0].give_back({.bytes = 128 << 10});
-  EXPECT_EQ(store_->statistics().used_bytes, 73'728u + 64);
-  EXPECT_EQ(accounts[0].used().bytes, 73'728u + 64);
-  ASSERT_EQ(store_->erase(as_key("k")).status, Status::kOk);
-  EXPECT_EQ(accounts[0].used().bytes, 0u);
-}
-
 }  // namespace
 }  // namespace verbena::kv

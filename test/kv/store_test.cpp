@@ -369,36 +369,6 @@ TEST_F(StoreTest, CellsAreNoValues) {
   EXPECT_EQ(get("value"), "v");
 }
 
-TEST_F(StoreTest, BlocksAreAdoptedWhereTheyLie) {
-  make(1 << 20, 2);
-  const auto before = store_->statistics().used_bytes;
-  auto block = store_->take_block(100'000);
-  ASSERT_TRUE(block);
-  EXPECT_GE(block.bytes.size(), 100'000u);
-  std::ranges::fill(block.bytes, std::byte{'a'});
-  const std::byte* const where = block.bytes.data();
-  EXPECT_EQ(store_->adopt(as_key("k"), block, 100'000, 5).status, Status::kNotFound);
-  EXPECT_EQ(store_->adopt(as_key(""), block, 100'000, kAny).status, Status::kBadKey);
-  ASSERT_TRUE(block) << "a failure leaves it to the caller";
-  const auto made = store_->adopt(as_key("k"), block, 100'000, kAny);
-  ASSERT_EQ(made.status, Status::kOk);
-  EXPECT_FALSE(block);
-  EXPECT_EQ(store_->find(as_key("k")).value.data(), where) << "no copy";
-  EXPECT_EQ(get("k"), std::string(100'000, 'a'));
-  EXPECT_EQ(judge_key("k"), Verdict::kWhole);
-  auto other = store_->take_block(5000);
-  EXPECT_EQ(store_->adopt(as_key("k"), other, 5000, made.version + 1).status, Status::kVersionMismatch);
-  ASSERT_EQ(put("2", "x").status, Status::kOk);
-  EXPECT_EQ(store_->adopt(as_key("3"), other, 5000, kAny).status, Status::kIndexFull);
-  store_->give_back(other);
-  EXPECT_FALSE(other);
-  ASSERT_EQ(store_->erase(as_key("k")).status, Status::kOk);
-  ASSERT_EQ(store_->erase(as_key("2")).status, Status::kOk);
-  settle();
-  EXPECT_EQ(store_->statistics().used_bytes, before);
-  EXPECT_FALSE(store_->take_block(2 << 20));
-}
-
 // Sizes around the limits, often the same keys, sometimes a full store, with the clock moving: against std::map.
 std::string random_value(std::mt19937_64& random) {
   constexpr std::size_t kSizes[] = {0, 1, 63, 64, 65, 1000, 4095, 4096, 4097, 20'000, 65'536, 200'000};

@@ -221,50 +221,27 @@ TEST(Wire, TruncatedRequestsAreRefused) {
   }
 }
 
-TEST(Wire, AdoptionsAreChecked) {
-  const AdoptHead good{.expected = 9, .value_length = kLeastLease, .lease = 3};
-  const auto decode = [](const AdoptHead& adopt, std::string_view key, Request& out) {
-    static Bytes body;  // What `out` points to.
-    body.clear();
-    append(body, RequestHead{.op = Op::kPutAdopt, .key_length = static_cast<std::uint16_t>(key.size()), .id = 5});
-    append(body, adopt);
-    for (const char c : key) body.push_back(static_cast<std::byte>(c));
-    return decode_request(body, out);
-  };
-  Request out;
-  ASSERT_EQ(decode(good, "a key", out), Status::kOk);
-  EXPECT_EQ(out.expected, 9u);
-  EXPECT_EQ(out.large.lease, 3u);
-  EXPECT_EQ(out.large.length, kLeastLease);
-  EXPECT_EQ(out.key.size(), 5u);
-  EXPECT_EQ(decode(good, "", out), Status::kBadKey);
-  for (auto spoil :
-       {+[](AdoptHead& a) { a.lease = 0; }, +[](AdoptHead& a) { a.reserved = 1; },
-        +[](AdoptHead& a) { a.value_length = 0; }, +[](AdoptHead& a) { a.value_length = kLeastLease - 1; }}) {
-    AdoptHead bad = good;
-    spoil(bad);
-    EXPECT_EQ(decode(bad, "a key", out), Status::kProtocol);
-  }
-}
-
-TEST(Wire, LeasesAreChecked) {
-  const Lease good{.address = 64, .length = kLeastLease, .term_ns = 1, .rkey = 2, .id = 3};
-  const auto decode = [](const Lease& lease, Reply& out) {
-    Bytes body;
-    append(body, ReplyHead{.status = Status::kVersionMismatch, .kind = ReplyKind::kLease, .id = 5});
-    append(body, lease);
-    return decode_reply(body, out);
-  };
-  Reply out;
-  ASSERT_EQ(decode(good, out), Status::kOk);
-  EXPECT_EQ(out.lease.id, 3u);
-  for (auto spoil :
-       {+[](Lease& l) { l.id = 0; }, +[](Lease& l) { l.length = kLeastLease / 2; },
-        +[](Lease& l) { l.length = kLeastLease + 1; }, +[](Lease& l) { l.address = ~std::uint64_t{0}; },
-        +[](Lease& l) { l.term_ns = kMostTermNs + 1; }, +[](Lease& l) { l.term_ns = ~std::uint64_t{0}; }}) {
-    Lease bad = good;
-    spoil(bad);
-    EXPECT_EQ(decode(bad, out), Status::kProtocol);
+// Operation 10 and reply 7 were of leases until 0.1.
+TEST(Wire, WhatWasOfLeasesIsUnknown) {
+  Bytes adopt;
+  append(adopt, RequestHead{.op = Op{10}, .key_length = 1, .id = 5});
+  append(adopt, std::array<std::uint64_t, 3>{kAnyVersion, 65'536, 3});
+  adopt.push_back(std::byte{'k'});
+  Request request;
+  EXPECT_EQ(decode_request(adopt, request), Status::kProtocol);
+  Bytes lease;
+  append(lease, ReplyHead{.kind = ReplyKind{7}, .id = 5});
+  append(lease, std::array<std::uint64_t, 4>{65'536, 65'536, 1, 1ULL << 32});
+  Reply reply;
+  EXPECT_EQ(decode_reply(lease, reply), Status::kProtocol);
+  for (const std::uint64_t returned : {std::uint64_t{3}, std::uint64_t{1} << 63}) {
+    Bytes large;
+    append(large, RequestHead{.op = Op::kPutLarge, .key_length = 1, .id = 5});
+    append(large, LargeHead{.expected = 9, .value_length = 1 << 20, .reserved = returned});
+    large.push_back(std::byte{'k'});
+    LargeFront front;
+    std::size_t needed = 0;
+    EXPECT_EQ(decode_large(large, front, needed), Status::kProtocol);
   }
 }
 
@@ -472,7 +449,7 @@ TEST(Wire, RefusalsAreOfTheirStatusesOnly) {
     spoil(bad);
     EXPECT_EQ(decode(bad, kMostPrefixBytes, Status::kDenied), Status::kProtocol);
   }
-  for (const ReplyKind kind : {ReplyKind::kPlain, ReplyKind::kValue, ReplyKind::kLease}) {
+  for (const ReplyKind kind : {ReplyKind::kPlain, ReplyKind::kValue, ReplyKind::kLocation}) {
     Bytes body;
     append(body, ReplyHead{.status = Status::kDenied, .kind = kind});
     Reply reply;
@@ -481,7 +458,7 @@ TEST(Wire, RefusalsAreOfTheirStatusesOnly) {
 }
 
 TEST(Wire, ValuesToReadAreChecked) {
-  const ReadHead good{.expected = 9, .value_length = kEagerBytes, .address = 1 << 20, .rkey = 5, .returned = 3};
+  const ReadHead good{.expected = 9, .value_length = kEagerBytes, .address = 1 << 20, .rkey = 5};
   const auto decode = [](const ReadHead& read, std::string_view key, std::string_view behind, Request& out) {
     Bytes body;
     append(body, RequestHead{.op = Op::kPutRead, .key_length = static_cast<std::uint16_t>(key.size()), .id = 5});
@@ -497,12 +474,11 @@ TEST(Wire, ValuesToReadAreChecked) {
   EXPECT_EQ(out.large.length, kEagerBytes);
   EXPECT_EQ(out.large.address, std::uint64_t{1} << 20);
   EXPECT_EQ(out.large.rkey, 5u);
-  EXPECT_EQ(out.large.lease, 3u);
   EXPECT_EQ(decode(good, "key", "value", out), Status::kProtocol);
   EXPECT_EQ(decode(good, "", "", out), Status::kBadKey);
   for (const auto spoil :
        {+[](ReadHead& r) { r.value_length = kEagerBytes - 1; }, +[](ReadHead& r) { r.value_length = 0; },
-        +[](ReadHead& r) { r.value_length = kMostValueBytes + 1; },
+        +[](ReadHead& r) { r.value_length = kMostValueBytes + 1; }, +[](ReadHead& r) { r.reserved = 1; },
         +[](ReadHead& r) { r.address = ~r.value_length + 1; }}) {
     ReadHead bad = good;
     spoil(bad);
