@@ -219,10 +219,11 @@ int kv_client_put(kv_client_t* client, const void* key, size_t klen, const void*
 /** Copies the value into `buf`. `*len`: its capacity in, the value's length out. KV_ERR_NOT_FOUND;
  * KV_ERR_BUFFER_TOO_SMALL: `*len` is the length needed, and what `buf` holds is unspecified. Else `*len` stays. */
 int kv_client_get(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len);
-/** The same; also sets `*version`, unless null, to the version of the value that it returned, for kv_client_cas. */
+/** The same; also sets `*version`, unless null, to the version of the value that it returned, for kv_client_cas; 0 with
+ * any other code than KV_OK. */
 int kv_client_get_version(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len, uint64_t* version);
 /** Stores the value if the key's version is `expected`; 0 means that there must be no such key. `*version`, unless
- * null: the new version, or with KV_ERR_VERSION_MISMATCH the current one; 0 with KV_ERR_NOT_FOUND. Every change gets a
+ * null: the new version, or with KV_ERR_VERSION_MISMATCH the current one; else 0. Every change gets a
  * new version, also those by kv_client_put, and no version is used twice. */
 int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t expected, const void* value, size_t vlen,
                   uint64_t* version);
@@ -234,7 +235,7 @@ int kv_client_delete(kv_client_t* client, const void* key, size_t klen);
  * which takes the time to live away again. */
 int kv_client_put_ttl(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen,
                       int64_t ttl_ms);
-/** Sets `*left_ms` to what is left of the value's time to live, rounded up; 0: it does not expire. */
+/** Sets `*left_ms` to what is left of the time to live, rounded up; 0: it does not expire, or the call failed. */
 int kv_client_get_ttl(kv_client_t* client, const void* key, size_t klen, int64_t* left_ms);
 
 /* Cells: words of 8 bytes under a key, which the NICs change and read without the server's CPU. A cell stays until the
@@ -250,12 +251,12 @@ typedef struct kv_cell {
 } kv_cell_t;
 /** Opens the cell under a key; if there is no such key, makes a cell that holds `initial`. KV_ERR_WRONG_KIND: the key
  * has a value; KV_ERR_LIMIT: there are max_cells already; KV_ERR_UNSUPPORTED: the server has no cells;
- * KV_ERR_TIMED_OUT: the cell may have been made, open it again. `*cell` is set with KV_OK only. */
+ * KV_ERR_TIMED_OUT: the cell may have been made, open it again. `*cell` is all 0 with any other code than KV_OK. */
 int kv_client_cell_open(kv_client_t* client, const void* key, size_t klen, uint64_t initial, kv_cell_t* cell);
-/** Adds `delta`, modulo 2^64. `*old`, unless null: the value before; set with KV_OK only. KV_ERR_TIMED_OUT and the
- * codes that end the connection: the addition may have happened or not, and after KV_ERR_TIMED_OUT it may still happen.
- * KV_ERR_UNSUPPORTED: this side's device has no atomics. KV_ERR_BAD_ARGUMENT, KV_ERR_OUT_OF_RANGE: this client did not
- * open `*cell`. */
+/** Adds `delta`, modulo 2^64. `*old`, unless null: the value before; 0 with any other code than KV_OK. KV_ERR_TIMED_OUT
+ * and the codes that end the connection: the addition may have happened or not, and after KV_ERR_TIMED_OUT it may still
+ * happen. KV_ERR_UNSUPPORTED: this side's device has no atomics. KV_ERR_BAD_ARGUMENT, KV_ERR_OUT_OF_RANGE: this client
+ * did not open `*cell`. */
 int kv_client_cell_fetch_add(kv_client_t* client, const kv_cell_t* cell, uint64_t delta, uint64_t* old);
 /** Replaces `expected` with `desired`. KV_OK either way: it was swapped if `*old`, the value before, is `expected`.
  * Otherwise as kv_client_cell_fetch_add. */
@@ -284,7 +285,7 @@ typedef struct kv_key_page {
  * `*page` with some, perhaps none, and moves `*cursor` on, until that is over. Whatever others change meanwhile, each
  * key that is there from the first call to the last is listed at least once; one may be listed twice.
  * KV_ERR_BAD_ARGUMENT: a cursor of another server or prefix, or made up. KV_ERR_DENIED: needs the right to read all
- * keys that begin with the prefix. A failure leaves the cursor as it is. */
+ * keys that begin with the prefix. A failure leaves the cursor as it is, and the page empty. */
 int kv_client_keys(kv_client_t* client, const void* prefix, size_t plen, kv_cursor_t* cursor, kv_key_page_t* page);
 /** The next key of a page, in the page, and its length; null at the end. `*at` is 0 at first; the call moves it on:
  * for (size_t at = 0; (key = kv_key_page_next(&page, &at, &klen)) != NULL;) */
@@ -305,7 +306,7 @@ typedef struct kv_get_item {
   size_t klen;      /**< Length of the key in bytes. */
   void* buf;        /**< Gets the value. */
   size_t len;       /**< As *len of kv_client_get. */
-  uint64_t version; /**< Out, with KV_OK. */
+  uint64_t version; /**< Out, with KV_OK; else 0. */
   int code;         /**< Out: as kv_client_get returns. */
 } kv_get_item_t;
 /** One put of a batch. */
@@ -314,13 +315,14 @@ typedef struct kv_put_item {
   size_t klen;       /**< Length of the key in bytes. */
   const void* value; /**< Copied, or read in place, until the batch is complete. */
   size_t vlen;       /**< Length of the value in bytes. */
-  uint64_t version;  /**< Out, with KV_OK: the new version. */
+  uint64_t version;  /**< Out, with KV_OK: the new version; else 0. */
   int code;          /**< Out: as kv_client_put returns. */
 } kv_put_item_t;
 /** Batches: many operations in flight at the same time. Items do not wait for each other, so the order of those of one
  * key is not defined. Puts of 4096 bytes and more go one after the other, unless the values lie in memory of
  * kv_client_allocate. Returns KV_OK if all items have it, else the code of the first one that has not; the others are
- * carried out all the same. Late items have KV_ERR_TIMED_OUT, as single calls have. */
+ * carried out all the same. Late items have KV_ERR_TIMED_OUT, as single calls have. Where the batch is refused as a
+ * whole, as beside another thread's call, each item has its code. */
 int kv_client_get_items(kv_client_t* client, kv_get_item_t* items, size_t count);
 /** The same for puts. */
 int kv_client_put_items(kv_client_t* client, kv_put_item_t* items, size_t count);
@@ -352,8 +354,8 @@ typedef struct kv_grant {
   unsigned rights;         /**< Sum of KV_RIGHT_*, 0 to 7. 0 needs a quota. */
   const void* prefix;      /**< The rights to read and to write hold for keys that begin with these bytes. Copied. */
   size_t prefix_length;    /**< 0 to KV_MAX_KEY_BYTES. 0: all keys. */
-  size_t max_memory_bytes; /**< Quota: memory of the items that the user wrote last, and of the user's leases. 0: none;
-                                else at most the server's memory_bytes. Set it in one grant of a user. */
+  size_t max_memory_bytes; /**< Quota: memory of the items that the user wrote last. 0: none; else at most the server's
+                                memory_bytes. Set it in one grant of a user. */
   size_t max_items;        /**< Quota: keys that the user wrote last. 0: none; else at most the server's max_items. */
 } kv_grant_t;
 
@@ -374,11 +376,9 @@ typedef struct kv_server_options {
   size_t max_value_bytes;        /**< 1 (with cells 8) to nearly memory_bytes / workers / 2: a value and the one that
                                       replaces it have to fit. 0, the default: that much. */
   size_t lease_bytes;            /**< Window that a client writes large values into. 64 KiB to 1 GiB, default 2 MiB. */
-  int trusted_clients;           /**< Default 0. Clients write values of 64 KiB and up in place; they trust each
-                                      other. */
-  unsigned client_leases;        /**< With trusted_clients: blocks for a client's next such values. 1 to 64, default
-                                      4. */
-  unsigned lease_term_ms;        /**< With trusted_clients: lifetime of an unused block. 10 to 60000, default 2000. */
+  int trusted_clients;           /**< Removed in 0.1: leave it 0. kv_server_create refuses another value. */
+  unsigned client_leases;        /**< Removed in 0.1: leave it at its default, 4; another value is refused. */
+  unsigned lease_term_ms;        /**< Removed in 0.1: leave it at its default, 2000; another value is refused. */
   size_t max_items;              /**< 0, the default: one for every 128 bytes of memory_bytes. */
   int checksum_large_values;     /**< Default 0. Every reader of a value of 4096 B and up checks all of it. */
   unsigned grace_ms;             /**< Grace period: the server reuses a freed block only this long afterwards. 1 to

@@ -48,13 +48,7 @@ enum class LargePut : std::uint8_t {
   /// The server copies them into memory that no client can write: it READs them if they are in memory from
   /// `Client::allocate`, and other values pass through memory that the client has to itself.
   kCopy = 0,
-  /// The client writes them into a block of the item memory that is leased to it, and the block becomes the value. So
-  /// the clients' cores copy, which can pay where many clients put large values at the same time; one client alone is
-  /// slower than with kCopy. For clients that trust each other: on a device a client can write only into its own lease,
-  /// and no longer once the value is published; on the software NIC any client's process could write all items,
-  /// because it maps their memory. Not with require_hugepages. Acts as kCopy on a device without memory windows, and on
-  /// Soft-RoCE, whose windows fail under load.
-  kAdopt = 1,
+  kAdopt = 1,  ///< Removed in 0.1: `Server::start` refuses it with kUnsupported.
 };
 
 /// The policy of a server that has no memory, or no place for a key.
@@ -62,7 +56,7 @@ enum class Evict : std::uint8_t {
   kNone = 0,  ///< Nothing is removed: puts fail with kStoreFull or kIndexFull.
   /// Removes keys that nobody has got or replaced lately, until the new value fits: second chance, by marks. Clients
   /// leave them by WRITEs of a byte, for one get in 8 of those without the server, in memory that the server exports
-  /// to those who may read all keys: a client may only mark. Never removed: cells, leases, and large values whose
+  /// to those who may read all keys: a client may only mark. Never removed: cells, and large values whose
   /// location was told within the grace period. kStoreFull is left for values for which nothing can be removed.
   kLru = 1,
 };
@@ -106,8 +100,8 @@ struct Grant {
   Rights rights = Rights::kNone;   ///< kNone needs a quota.
   std::string prefix{};            ///< Any bytes, 0 to 1024: `rights` to read and to write are for keys that begin with
                                    ///< them. Empty: all keys. Cells need both rights to all keys.
-  std::size_t max_memory_bytes{};  ///< Quota: memory of the items that the subject wrote last, and of its leases. 0:
-                                   ///< none; else at most ServerOptions::memory_bytes. Set it in one grant.
+  std::size_t max_memory_bytes{};  ///< Quota: memory of the items that the subject wrote last. 0: none; else at most
+                                   ///< ServerOptions::memory_bytes. Set it in one grant.
   std::size_t max_items{};         ///< Quota: keys that the subject wrote last. 0: none; else at most the server's.
 };
 
@@ -130,15 +124,11 @@ struct ServerOptions {
   /// memory_bytes: 64 KiB less than half of it, or a 64th less if that is less. 0 derives it: that much.
   std::size_t max_value_bytes = 0;
   std::size_t lease_bytes = std::size_t{2} << 20;  ///< Window a client writes large values into. 64 KiB to 1 GiB.
-  LargePut large_put = LargePut::kCopy;            ///< With kAdopt the server trusts clients with the item memory.
+  LargePut large_put = LargePut::kCopy;            ///< Leave it: kCopy is the only way.
   Evict evict = Evict::kNone;                      ///< kLru makes the store a cache: 1 B for each entry of the index.
-  /// With kAdopt: blocks that one client may have leased at one worker, for its next large values. 1 to 64.
-  unsigned client_leases = 4;
-  /// With kAdopt: the server takes back a lease that is unused for this long. 10 ms to 1 min. A client stops using a
-  /// lease after half of this time, so that a WRITE may take the other half. The size of a lease is a power of two,
-  /// chosen so that 128 MiB/s fill all leases of one client in this time: 32 MiB by default. Longer values are copied.
-  std::chrono::milliseconds lease_term{2000};
-  std::size_t max_items = 0;  ///< 0 derives it from memory_bytes: one for every 128 bytes.
+  unsigned client_leases = 4;                      ///< Removed in 0.1: `Server::start` refuses another value.
+  std::chrono::milliseconds lease_term{2000};      ///< Removed in 0.1: `Server::start` refuses another value.
+  std::size_t max_items = 0;                       ///< 0 derives it from memory_bytes: one for every 128 bytes.
   /// Values of 4096 B and up get a checksum over all their bytes, made by the server and checked by every reader. Costs
   /// as much as copying them once more. Without it, `grace` and the item that names a value protect readers.
   bool checksum_large_values = false;
@@ -222,7 +212,7 @@ struct ClientOptions {
   /// For how many keys the client remembers the item's location, 16 B each: those it put or got last. 0 (none), or a
   /// power of two of 4 to 2^24.
   std::size_t known_locations = 4096;
-  /// The client only reads: put, cas, erase and open_cell are kDenied, and the server gives it no lease.
+  /// The client only reads: put, cas, erase and open_cell are kDenied.
   bool read_only = false;
 };
 
@@ -411,7 +401,7 @@ class Client {
   /// again), and those that end the connection.
   [[nodiscard]] virtual Result<Cell> open_cell(Key key, std::uint64_t initial, Deadline deadline) noexcept = 0;
   /// Adds `delta`, modulo 2^64; `old` becomes the value before. kTimedOut, kPeerLost and the like: the addition may
-  /// have happened or not, and `old` stays as it is. After kTimedOut it may still happen, and the connection goes on.
+  /// have happened or not; `old` is 0 then. After kTimedOut it may still happen, and the connection goes on.
   /// kUnsupported: this side's device has no atomics. kBadArgument, kOutOfRange: this client did not open `cell`.
   [[nodiscard]] virtual Status fetch_add(const Cell& cell, std::uint64_t delta, std::uint64_t& old,
                                          Deadline deadline) noexcept = 0;
@@ -460,9 +450,8 @@ class Client {
   /// it can never work. The call copies key and value, except if they lie in memory from `allocate`: those must stay
   /// until the completion. It refuses other values of kEagerBytes and more with kBadArgument (use the blocking call).
   /// Operations that are in flight together take place in any order.
-  /// A put completes with kAgain if the free memory still waits out its grace period (see ServerOptions::grace), if the
-  /// rest is leased (see LargePut), or if its own lease had ended: start it again. The blocking calls do that by
-  /// themselves until their deadline.
+  /// A put completes with kAgain if the free memory still waits out its grace period (see ServerOptions::grace): start
+  /// it again. The blocking calls do that by themselves until their deadline.
   [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, std::uint64_t cookie) noexcept = 0;
   /// Starts a put as Client::put with options does.
   [[nodiscard]] virtual Status start_put(Key key, std::span<const std::byte> value, const PutOptions& options,

@@ -160,10 +160,10 @@ struct ServerStatistics {
   std::uint64_t max_items = 0;          ///< Most keys of the store.
   std::uint64_t index_entries = 0;      ///< Entries of the indexes; `items` of them are taken.
   std::uint64_t sessions = 0;           ///< Channels of clients to workers, now. Each client has one to each worker.
-  std::uint64_t leases = 0;             ///< Blocks that are leased to clients for their next large values.
-  std::uint64_t lease_bytes = 0;        ///< Item memory of `leases`: an eighth at most. Not in `used_bytes`.
+  std::uint64_t leases = 0;             ///< Always 0 since 0.1.
+  std::uint64_t lease_bytes = 0;        ///< Always 0 since 0.1.
   std::uint64_t cells = 0;              ///< Cells, each under its own key; the number never falls.
-  std::uint64_t adoptions = 0;          ///< Values that clients wrote in place, into a leased block.
+  std::uint64_t adoptions = 0;          ///< Always 0 since 0.1.
   RefusalCounts refusals{};             ///< Part of `failures`: refused by rights and quotas.
   std::uint64_t expired = 0;            ///< Items removed because their time to live was over.
   std::uint64_t evicted = 0;            ///< Items removed to make room for others: see ServerOptions::evict.

@@ -559,8 +559,8 @@ int rdmaSyncWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, ui
 int rdmaSyncReadSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,
                          uint32_t length);
 /** Atomics on eight bytes of the peer, aligned to 8 (else RDMA_ERR_BAD_ARGUMENT). Change these bytes only by atomics of
- * NICs. `old`, unless null: the value before. If the deadline passes the connection goes on, and the change may have
- * happened. RDMA_ERR_UNSUPPORTED: the device has no atomics. */
+ * NICs. `old`, unless null: the value before, or 0 after a failure. If the deadline passes the connection goes on, and
+ * the change may have happened. RDMA_ERR_UNSUPPORTED: the device has no atomics. */
 int rdmaSyncFetchAdd(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t add, uint64_t* old);
 /** \copydoc rdmaSyncFetchAdd */
 int rdmaSyncCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, uint64_t expected, uint64_t desired,

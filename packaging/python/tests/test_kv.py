@@ -2,7 +2,9 @@
 
 import array
 import gc
+import itertools
 import threading
+import time
 import unittest
 import warnings
 
@@ -188,11 +190,65 @@ class KvTest(unittest.TestCase):
             kv.Server(no_such_option=1)
         with self.assertRaises(errors.ArgumentError):
             kv.Server(device=DEVICE, workers=65)
+        with self.assertRaisesRegex(errors.ArgumentError, 'trusted_clients was removed in 0.1'):
+            kv.Server(device=DEVICE, trusted_clients=1)
         read_only = self.connect(read_only=True)
         self.addCleanup(read_only.close)
         with self.assertRaises(errors.DeniedError) as caught:
             read_only.put('key', b'')
         self.assertIsInstance(caught.exception, PermissionError)
+
+    def test_numbers_that_c_does_not_hold(self):
+        self.client.put('number', b'1')
+        version = self.client.get_version('number').version
+        for wrong in (version + 2**64, version - 2**64, -1):
+            with self.assertRaises(errors.ArgumentError):
+                self.client.cas('number', b'2', wrong)
+        self.assertEqual(self.client.get('number'), b'1')
+        for wrong in (-1, 2**64 + 8):
+            with self.assertRaises(errors.ArgumentError):
+                self.client.allocate(wrong)
+            with self.assertRaises(errors.ArgumentError):
+                list(self.client.get_many(['number'], value_bytes=wrong))
+        for options in ({'depth': 2**32 + 8}, {'buffer_bytes': 2**64 + 2**20}, {'gid_index': 2**32},
+                        {'allowed_uids': [2**32]}, {'known_locations': -1}):
+            with self.assertRaises(errors.ArgumentError):
+                self.connect(**options)
+        with self.assertRaises(errors.ArgumentError):
+            kv.Server('127.0.0.1', 2**32, device=DEVICE)
+        for wrong in (7, 1.5, None, [1]):
+            with self.assertRaises(TypeError):
+                self.client.put(wrong, b'under zero bytes')
+            with self.assertRaises(TypeError):
+                self.client.get(wrong)
+
+    def test_a_batch_beside_another_threads_call_is_no_success(self):
+        def work():
+            while not is_over.is_set():
+                try:
+                    client.put('other', b'v' * 4000)
+                except errors.BusyError:
+                    pass
+
+        client, is_over, refused = self.connect(), threading.Event(), 0
+        self.addCleanup(client.close)
+        other = threading.Thread(target=work)
+        other.start()
+        try:
+            begin = time.monotonic()
+            for number in itertools.count():
+                names = [f'beside/{number}/{each}' for each in range(3)]
+                try:
+                    client.put_many((name, b'1') for name in names)
+                    self.assertEqual([self.client.get(name) for name in names], [b'1'] * 3)
+                except errors.BusyError:
+                    refused += 1
+                if refused >= 20 or time.monotonic() - begin > PATIENCE_S:
+                    break
+        finally:
+            is_over.set()
+            other.join(PATIENCE_S)
+        self.assertGreaterEqual(refused, 20)
 
     def test_a_deadline_is_a_timeout(self):
         for wrong in (-1, 1e9, float('nan')):

@@ -55,11 +55,15 @@ Reader.readers = [Reader(client.allocate(4096)), Reader(conn.window()), Reader(p
 client.put('key', b'1')
 child = os.fork()
 if child == 0:
-    try:
-        client.get('key')
-    except errors.ResourceError as error:
-        sys.exit(0 if error.code == errors.CODES['FORKED'][0] else 1)
-    sys.exit(2)
+    for call in (lambda: client.get('key'), lambda: client.put_many([('key', b'2')])):
+        try:
+            call()
+        except errors.ResourceError as error:
+            if error.code != errors.CODES['FORKED'][0]:
+                sys.exit(1)
+        else:
+            sys.exit(2)
+    sys.exit(0)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(code, client.get('key'))
 ''')

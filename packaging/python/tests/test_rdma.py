@@ -74,6 +74,15 @@ class RdmaTest(unittest.TestCase):
         with self.assertRaises(errors.ArgumentError) as caught:
             self.conn.write(b'beyond', 4095)
         self.assertEqual(caught.exception.code, errors.CODES['OUT_OF_RANGE'][0])
+        for wrong in (2**64, -1):
+            with self.assertRaises(errors.ArgumentError):
+                self.conn.write(b'at the begin', wrong)
+            with self.assertRaises(errors.ArgumentError):
+                self.conn.read(4, wrong)
+        self.assertEqual(bytes(window[0:4]), b'here')
+        for wrong in (2**32, -1):
+            with self.assertRaises(errors.ArgumentError):
+                self.conn.send(b'1', immediate=wrong)
         with self.assertRaises(errors.BusyError):
             self.peer.close()
         window.release()

@@ -6,8 +6,10 @@ add it to its struct here or to errors.py; a call, to FUNCTIONS once this packag
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from ctypes import c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from typing import Any
 
 # Programs of another first or second number of the version may have other structs.
 VERSION = (0, 1)
@@ -184,6 +186,35 @@ FUNCTIONS = {
 }
 
 
+# What C's integers hold. ctypes would take a number of any size modulo 2^bits, so that a version of 2^64 + 1 were 1.
+RANGES = {kind: (0, 2**(8 * ctypes.sizeof(kind)) - 1) for kind in (c_uint, c_uint32, c_uint64, c_size_t)}
+RANGES |= {kind: (-2**(8 * ctypes.sizeof(kind) - 1), 2**(8 * ctypes.sizeof(kind) - 1) - 1) for kind in (c_int, c_int64)}
+
+
+def check_range(what: str, kind: object, value: int) -> None:
+    """ArgumentError unless C's `kind`, if that is an integer, holds the value."""
+    if kind not in RANGES:
+        return
+    least, most = RANGES[kind]
+    if not least <= operator.index(value) <= most:
+        from . import errors
+        raise errors.own_error(errors.BAD_ARGUMENT, f'{what} must be {least} to {most}; got {value}')
+
+
+def _checked(name: str, call: Any, arguments: list) -> Any:
+    """The call, with a range check of every integer among its arguments."""
+    ranges = [(at, *RANGES[kind]) for at, kind in enumerate(arguments) if kind in RANGES]
+    if not ranges:
+        return call
+
+    def checked(*values):
+        for at, least, most in ranges:
+            if not least <= values[at] <= most:
+                check_range(f'argument {at + 1} of {name}', arguments[at], values[at])
+        return call(*values)
+    return checked
+
+
 class Calls:
     """The loaded library; each call is an attribute under its name in the header."""
 
@@ -193,7 +224,7 @@ class Calls:
             symbol = name if name.startswith('verbena_') else f'verbena_{name}'
             call = getattr(library, symbol)
             call.restype, call.argtypes = result, arguments
-            setattr(self, name, call)
+            setattr(self, name, _checked(name, call, arguments))
 
     def __getattr__(self, name: str):  # For type checkers: __init__ sets all calls.
         raise AttributeError(f'FUNCTIONS of verbena._abi has no {name}')

@@ -17,7 +17,7 @@ import warnings
 import weakref
 from typing import Any, Callable, Optional, Union
 
-from . import errors
+from . import _abi, errors
 
 # bytes, bytearray, memoryview, array, numpy.ndarray: contiguous ones.
 BytesLike = Any
@@ -71,7 +71,8 @@ class Buffer:
 
 
 def key_bytes(key: Key) -> bytes:
-    return key.encode() if isinstance(key, str) else bytes(key)
+    """TypeError for anything but text and bytes: bytes(7) would be seven zeros."""
+    return key.encode() if isinstance(key, str) else memoryview(key).tobytes()
 
 
 def milliseconds(seconds: float) -> int:
@@ -239,13 +240,15 @@ def fill(struct: Any, options: dict[str, Any], enums: dict[str, dict[str, int]])
     """Sets fields of an options struct. Times are in seconds there: `timeout` is `timeout_ms`. Returns what has to
     live until the library has copied the struct."""
     kept: list[Any] = []
-    fields = {name for name, _ in struct._fields_}
+    fields = dict(struct._fields_)
     for name, value in options.items():
         if value is None:
             continue
         if f'{name}_ms' in fields:
             setattr(struct, f'{name}_ms', milliseconds(value))
         elif name == 'allowed_uids':
+            for uid in value:
+                _abi.check_range('a uid', ctypes.c_uint, uid)
             uids = (ctypes.c_uint * len(value))(*value)
             kept.append(uids)
             struct.allowed_uids, struct.allowed_uid_count = uids, len(value)
@@ -257,5 +260,6 @@ def fill(struct: Any, options: dict[str, Any], enums: dict[str, dict[str, int]])
                                        f'{name} is one of {", ".join(enums[name])}; got {value!r}')
             setattr(struct, name, enums[name][value])
         else:
+            _abi.check_range(name, fields[name], value)
             setattr(struct, name, value.encode() if isinstance(value, str) else value)
     return kept

@@ -285,6 +285,8 @@ class Batch:
     gets; operations of one kind on one key have no order. Don't change the values before. ttl: of all its puts."""
 
     def __init__(self, client: Client, value_bytes: int = 1024, ttl: Optional[float] = None) -> None:
+        if not 0 <= value_bytes < 2**31:
+            raise errors.own_error(errors.BAD_ARGUMENT, f'value_bytes must be 0 to 2^31 - 1; got {value_bytes}')
         self._client, self._value_bytes, self._ttl = client, value_bytes, ttl
         self._puts: list[tuple[bytes, BytesLike, Future[int]]] = []
         self._gets: list[tuple[bytes, Future[Optional[Value]]]] = []

@@ -31,6 +31,10 @@ struct Argument {
   return false;
 }
 
+/// Sets what a call returns through these pointers, unless null, to nothing: a call does so before all else, so that no
+/// way out leaves what was there. \thread any  \alloc none
+inline void clear(auto*... outs) noexcept { ((outs != nullptr ? static_cast<void>(*outs = {}) : void()), ...); }
+
 /// Bytes that a caller passed. \thread any  \alloc none
 [[nodiscard]] inline std::span<const std::byte> bytes_at(const void* data, std::size_t length) noexcept {
   return {static_cast<const std::byte*>(data), length};

@@ -1,4 +1,5 @@
 // Connections of verbena/rdma.h: their setup, their events and their end.
+#include "api/c/arguments.hpp"
 #include "api/c/handles.hpp"
 #include "base/simulation.hpp"
 #include "base/threads.hpp"
@@ -286,6 +287,7 @@ size_t rdmaConnPeerWindowBytes(const RdmaConn* conn) {
 }
 
 int rdmaConnPeerWindow(const RdmaConn* conn, RdmaWindow* window) {
+  clear(window);
   return on(conn, __func__, [&](const Session& session) -> verbena::Result<void> {
     VERBENA_TRY(check_given("window", window));
     if (session.peer_window().length == 0)
@@ -320,6 +322,7 @@ int rdmaConnPublishPart(RdmaConn* conn, const char* name, const RdmaMemory* memo
 }
 
 int rdmaConnLookup(RdmaConn* conn, const char* name, RdmaWindow* window, int timeout_ms) {
+  clear(window);
   return on(conn, __func__, [&](Session& session) -> verbena::Result<void> {
     VERBENA_TRY(check_name(name));
     VERBENA_TRY(check_given("window", window));
@@ -345,6 +348,7 @@ int rdmaConnReleaseWindow(RdmaConn* conn, const RdmaWindow* window) {
 // --- physical addresses
 
 int rdmaPAExport(RdmaConn* conn, const RdmaMemory* memory, uint64_t* physical) {
+  clear(physical);
   return on(conn, __func__, [&](Session& session) -> verbena::Result<void> {
     VERBENA_TRY(check_given("memory", memory));
     VERBENA_ASSIGN(const std::uint64_t first,
@@ -355,6 +359,7 @@ int rdmaPAExport(RdmaConn* conn, const RdmaMemory* memory, uint64_t* physical) {
 }
 
 int rdmaPAAddress(RdmaConn* conn, const void* local, uint64_t* physical) {
+  clear(physical);
   return coded(__func__, [&]() -> verbena::Result<void> {
     VERBENA_TRY(check_given("local", local));
     VERBENA_TRY(check_given("physical", physical));

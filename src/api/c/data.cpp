@@ -1,4 +1,5 @@
 // Messages and one-sided access of verbena/rdma.h.
+#include "api/c/arguments.hpp"
 #include "api/c/handles.hpp"
 
 #include <utility>
@@ -132,6 +133,7 @@ int on_word(RdmaConn* conn, const char* call, const Place& word, Attempt&& attem
 
 int change_word(RdmaConn* conn, const char* call, const channel::Change& change, const Place& word,
                 std::uint64_t* old) noexcept {
+  clear(old);
   return on_word(conn, call, word, [&](Session& session) {
     std::uint64_t found = 0;
     const Status status = session.change_now(change, word, found)
@@ -205,6 +207,7 @@ size_t rdmaConnSendWithImm(RdmaConn* conn, uint32_t imm_data, const void* data, 
 
 int rdmaConnRecv(RdmaConn* conn, void* buffer, size_t buffer_len, RdmaMessage* message, int timeout_ms) {
   const char* const call = as_written(__func__);
+  clear(message);
   if (!is_ready(conn, call, "buffer", buffer, buffer_len)) return last_code();
   if (!conn->owner().receives())
     return note_on(*conn, note(Status::kUnsupported, call,
@@ -284,6 +287,7 @@ int rdmaStartCompareSwap(RdmaConn* conn, uint64_t remote_addr, uint32_t rkey, ui
 
 int rdmaConnComplete(RdmaConn* conn, RdmaCompletion* completion, int timeout_ms) {
   const char* const call = as_written(__func__);
+  clear(completion);
   if (!is_ready(conn, call, "completion", completion, 1)) return last_code();
   verbena::rdma::Completion got;
   const Status status = conn->owner().complete(got, patience_of(*conn, timeout_ms));

@@ -272,6 +272,7 @@ kv_result_t hash_table_get(hash_table_t* table, const char* key, size_t key_len)
 }
 
 int hash_table_copy(hash_table_t* table, const char* key, size_t key_len, void* buf, size_t* len, uint64_t* version) {
+  clear(version);
   if (!is_given(__func__, {"table", table}) || !is_given(__func__, {"key", key, "key_len", key_len}) ||
       !is_given(__func__, {"len", len}) || !is_given(__func__, {"buf", buf, "*len", *len}))
     return KV_ERR_BAD_ARGUMENT;
@@ -319,6 +320,7 @@ kv_result_t hash_table_cas(hash_table_t* table, const char* key, size_t key_len,
 }
 
 int hash_table_get_entry_addr(hash_table_t* table, const char* key, size_t key_len, uint64_t* addr, size_t* size) {
+  clear(addr, size);
   if (!is_given(__func__, {"addr", addr}) || !is_given(__func__, {"size", size})) return KV_ERR_BAD_ARGUMENT;
   const kv_result_t found = hash_table_get(table, key, key_len);
   if (found.status != KV_OK) return found.status;
@@ -328,6 +330,7 @@ int hash_table_get_entry_addr(hash_table_t* table, const char* key, size_t key_l
 }
 
 int hash_table_get_place(hash_table_t* table, hash_table_place_t* place) {
+  clear(place);
   if (!is_given(__func__, {"table", table}) || !is_given(__func__, {"place", place})) return KV_ERR_BAD_ARGUMENT;
   *place = {.address = reinterpret_cast<std::uintptr_t>(table->block.data()),
             .bytes = table->block.size(),
@@ -338,6 +341,7 @@ int hash_table_get_place(hash_table_t* table, hash_table_place_t* place) {
 
 int hash_table_remote_get(RdmaConn* conn, const hash_table_place_t* place, uint32_t rkey, const RdmaMemory* scratch,
                           const char* key, size_t key_len, void* buf, size_t* len, uint64_t* version) {
+  clear(version);
   if (!is_given(__func__, {"conn", conn}) || !is_given(__func__, {"place", place}) ||
       !is_given(__func__, {"scratch", scratch}) || !is_given(__func__, {"key", key, "key_len", key_len}) ||
       !is_given(__func__, {"len", len}) || !is_given(__func__, {"buf", buf, "*len", *len}))

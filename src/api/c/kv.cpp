@@ -87,13 +87,20 @@ Result<std::vector<kv::Grant>> grants_of(const kv_grant_t* grants, std::size_t c
   return out;
 }
 
+/// Refuses a member that stays in kv_server_options_t for one version, because programs may still set it.
+Result<void> check_removed(const char* name, std::int64_t value, std::int64_t unset) {
+  if (value == unset) return {};
+  return fail(Status::kUnsupported, kOptions, 0,
+              "{} was removed in 0.1: the server reads large values itself, which is faster; leave it at its default, "
+              "{}; got {}",
+              name, unset, value);
+}
+
 Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) {
-  if (options.trusted_clients != 0 && options.require_hugepages != 0)
-    return fail(Status::kBadArgument, kOptions, 0,
-                "require_hugepages must be 0 with trusted_clients; got {}: memory that clients write is never of "
-                "hugetlb pages",
-                options.require_hugepages);
   kv::ServerOptions out;
+  VERBENA_TRY(check_removed("trusted_clients", options.trusted_clients, 0));
+  VERBENA_TRY(check_removed("client_leases", options.client_leases, out.client_leases));
+  VERBENA_TRY(check_removed("lease_term_ms", options.lease_term_ms, out.lease_term.count()));
   VERBENA_ASSIGN(out.transport, transport_of(kModes, options.mode, options.device, options.gid_index));
   out.address = or_empty(options.address);
   VERBENA_TRY(check_port(options.port, 0));
@@ -106,9 +113,6 @@ Result<kv::ServerOptions> server_options_of(const kv_server_options_t& options) 
   out.depth = options.depth;
   out.max_value_bytes = options.max_value_bytes;
   out.lease_bytes = options.lease_bytes;
-  out.large_put = options.trusted_clients != 0 ? kv::LargePut::kAdopt : kv::LargePut::kCopy;
-  out.client_leases = options.client_leases;
-  out.lease_term = std::chrono::milliseconds{options.lease_term_ms};
   out.max_items = options.max_items;
   VERBENA_ASSIGN(out.evict, evict_of(options.evict));
   out.checksum_large_values = options.checksum_large_values != 0;
@@ -220,7 +224,6 @@ int kv_server_options_init(kv_server_options_t* options) {
   options->depth = defaults.depth;
   options->max_value_bytes = defaults.max_value_bytes;
   options->lease_bytes = defaults.lease_bytes;
-  options->trusted_clients = defaults.large_put == verbena::kv::LargePut::kAdopt ? 1 : 0;
   options->client_leases = defaults.client_leases;
   options->lease_term_ms = static_cast<unsigned>(defaults.lease_term.count());
   options->max_items = defaults.max_items;

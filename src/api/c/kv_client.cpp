@@ -103,7 +103,7 @@ void carry_out(kv::Client& client, std::span<kv_get_item_t> items, const kv::Put
   for (std::size_t i = 0; i < items.size(); ++i) {
     const kv::Outcome& outcome = requests[i].outcome;
     items[i].code = code_of(outcome.status);
-    if (outcome.status == Status::kOk) items[i].version = outcome.version;
+    items[i].version = outcome.status == Status::kOk ? outcome.version : 0;
     if (outcome.status == Status::kOk || outcome.status == Status::kBufferTooSmall) items[i].len = outcome.length;
   }
 }
@@ -118,8 +118,9 @@ void carry_out(kv::Client& client, std::span<kv_put_item_t> items, const kv::Put
   }
   client.put(std::span(requests).first(items.size()), deadline);
   for (std::size_t i = 0; i < items.size(); ++i) {
-    items[i].code = code_of(requests[i].outcome.status);
-    if (requests[i].outcome.status == Status::kOk) items[i].version = requests[i].outcome.version;
+    const kv::Outcome& outcome = requests[i].outcome;
+    items[i].code = code_of(outcome.status);
+    items[i].version = outcome.status == Status::kOk ? outcome.version : 0;
   }
 }
 
@@ -146,16 +147,17 @@ int tell_verdict(const kv::Client& client, const Verdict& verdict, const char* c
   return (item.key != nullptr || item.klen == 0) && (item.value != nullptr || item.vlen == 0);
 }
 
-/// Runs a batch of `count` items, some at a time and all under one deadline: `item(i)` gives an item, `end(i, item)`
-/// gets its outcome. Checks all pointers first: a bad one refuses the whole batch.
+/// Carries out a batch of `count` items, some at a time and all under one deadline. Checks all pointers first: a bad
+/// one refuses the whole batch. Sets `has_begun` before the first `end`.
 template <class Item, class Make, class End>
-int on_items(kv_client_t* client, std::size_t count, const char* call, Make&& item, End&& end,
-             const kv::PutOptions& options = {}) noexcept {
+int try_items(kv_client_t* client, std::size_t count, const char* call, const Make& item, const End& end,
+              const kv::PutOptions& options, bool& has_begun) noexcept {
   for (std::size_t i = 0; i < count; ++i)
     if (!is_possible(item(i)))
       return refuse(call, "item {} must have no null pointer with a length, and no capacity of SIZE_MAX", i);
   return on_handle(client, call, [&](kv_client_t& of) {
     if (!of.client) return refuse_unconnected(call);
+    has_begun = true;
     const Deadline deadline = Deadline::after(of.options.timeout);
     Verdict verdict;
     std::array<Item, kItemsAtOnce> items;
@@ -172,6 +174,23 @@ int on_items(kv_client_t* client, std::size_t count, const char* call, Make&& it
   });
 }
 
+/// Runs a batch of `count` items: `item(i)` gives an item, and `end(i, item)` gets its outcome, which is the batch's
+/// where that is refused as a whole.
+template <class Item, class Make, class End>
+int on_items(kv_client_t* client, std::size_t count, const char* call, const Make& item, const End& end,
+             const kv::PutOptions& options = {}) noexcept {
+  bool has_begun = false;
+  const int code = try_items<Item>(client, count, call, item, end, options, has_begun);
+  if (has_begun) return code;
+  for (std::size_t i = 0; i < count; ++i) {
+    Item refused = item(i);
+    refused.code = code;
+    refused.version = 0;
+    end(i, refused);
+  }
+  return code;
+}
+
 /// The same for an array of items.
 template <class Item>
 int on_items(kv_client_t* client, Item* items, std::size_t count, const char* call,
@@ -186,6 +205,7 @@ int on_items(kv_client_t* client, Item* items, std::size_t count, const char* ca
 template <class Body, class... Arguments>
 int on_cell(kv_client_t* client, const kv_cell_t* cell, std::uint64_t* found, const char* call, Body&& body,
             const Arguments&... arguments) noexcept {
+  clear(found);
   const auto on_word = [&](kv::Client& of) {
     std::uint64_t there = 0;
     const Status status = body(of, kv::Cell{.address = cell->address, .worker = cell->worker}, there);
@@ -325,6 +345,7 @@ namespace {
 
 int get_version(const char* call, kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len,
                 uint64_t* version) {
+  clear(version);
   const auto get = [&](Client& of) {
     const Outcome outcome = of.get(bytes_at(key, klen), std::span(static_cast<std::byte*>(buf), *len));
     const bool is_here = outcome.status == Status::kOk;
@@ -349,6 +370,7 @@ int kv_client_get(kv_client_t* client, const void* key, size_t klen, void* buf, 
 
 int kv_client_cas(kv_client_t* client, const void* key, size_t klen, uint64_t expected, const void* value, size_t vlen,
                   uint64_t* version) {
+  clear(version);
   const auto cas = [&](Client& of) {
     const Outcome outcome = of.cas(bytes_at(key, klen), expected, bytes_at(value, vlen));
     const bool is_known = outcome.status == Status::kOk || outcome.status == Status::kVersionMismatch ||
@@ -384,6 +406,7 @@ int on_counted(kv_client_t* client, const char* call, Body&& body, const Argumen
 
 int kv_client_put_counted(kv_client_t* client, const void* key, size_t klen, const void* value, size_t vlen,
                           uint64_t* version) {
+  clear(version);
   const auto put = [&](CountedValues& values, Client& of, verbena::Deadline deadline) {
     const Outcome outcome = values.put(of, bytes_at(key, klen), bytes_at(value, vlen), deadline);
     if (outcome.status == Status::kOk && version != nullptr) *version = outcome.version;
@@ -394,6 +417,7 @@ int kv_client_put_counted(kv_client_t* client, const void* key, size_t klen, con
 
 int kv_client_get_counted(kv_client_t* client, const void* key, size_t klen, void* buf, size_t* len,
                           uint64_t* version) {
+  clear(version);
   const auto get = [&](CountedValues& values, Client& of, verbena::Deadline deadline) {
     std::span<const std::byte> value;
     Outcome outcome = values.get(of, bytes_at(key, klen), value, deadline);
@@ -410,6 +434,7 @@ int kv_client_get_counted(kv_client_t* client, const void* key, size_t klen, voi
 
 int kv_client_cas_counted(kv_client_t* client, const void* key, size_t klen, uint64_t expected, const void* value,
                           size_t vlen, uint64_t* version) {
+  clear(version);
   const auto cas = [&](CountedValues& values, Client& of, verbena::Deadline deadline) {
     const Outcome outcome = values.cas(of, bytes_at(key, klen), expected, bytes_at(value, vlen), deadline);
     const bool is_known = outcome.status == Status::kOk || outcome.status == Status::kVersionMismatch;
@@ -430,6 +455,7 @@ int kv_client_put_ttl(kv_client_t* client, const void* key, size_t klen, const v
 }
 
 int kv_client_get_ttl(kv_client_t* client, const void* key, size_t klen, int64_t* left_ms) {
+  clear(left_ms);
   const auto look = [&](Client& of) {
     const Outcome outcome = of.get(bytes_at(key, klen), {});
     const bool is_here = outcome.status == Status::kOk || outcome.status == Status::kBufferTooSmall;
@@ -453,6 +479,7 @@ void* kv_client_allocate(kv_client_t* client, size_t bytes) {
 // --- cells
 
 int kv_client_cell_open(kv_client_t* client, const void* key, size_t klen, uint64_t initial, kv_cell_t* cell) {
+  clear(cell);
   const auto open = [&](Client& of) {
     const Result<Cell> opened = of.open_cell(bytes_at(key, klen), initial);
     if (!opened) return note(opened.error());
@@ -483,6 +510,7 @@ int kv_client_cell_read(kv_client_t* client, const kv_cell_t* cell, uint64_t* va
 // --- many keys
 
 int kv_client_keys(kv_client_t* client, const void* prefix, size_t plen, kv_cursor_t* cursor, kv_key_page_t* page) {
+  if (page != nullptr) page->count = page->length = 0;
   const auto list = [&](Client& of) {
     verbena::kv::KeyCursor at{.place = cursor->place,
                               .moves = cursor->moves,
@@ -505,6 +533,7 @@ int kv_client_keys(kv_client_t* client, const void* prefix, size_t plen, kv_curs
 const void* kv_key_page_next(const kv_key_page_t* page, size_t* at, size_t* klen) {
   constexpr std::size_t kLengthBytes = 2;
   static_assert(KV_KEY_PAGE_BYTES == verbena::kv::KeyPage::kBytes);
+  clear(klen);
   if (page == nullptr || at == nullptr || klen == nullptr) return nullptr;
   const std::size_t end = std::min<std::size_t>(page->length, KV_KEY_PAGE_BYTES);
   if (*at >= end || end - *at <= kLengthBytes) return nullptr;
@@ -517,6 +546,7 @@ const void* kv_key_page_next(const kv_key_page_t* page, size_t* at, size_t* klen
 }
 
 int kv_client_flush(kv_client_t* client, const void* prefix, size_t plen, uint64_t* erased) {
+  clear(erased);
   const auto flush = [&](Client& of) {
     std::uint64_t count = 0;
     const Status status = of.flush(bytes_at(prefix, plen), count);
@@ -542,17 +572,16 @@ int kv_client_put_items_ttl(kv_client_t* client, kv_put_item_t* items, size_t co
 
 int kv_client_batch_get(kv_client_t* client, const char* const* keys, const size_t* klens, void* const* values,
                         size_t* vlens, size_t count) {
-  if (!are_given(__func__, keys, klens, values, vlens, count)) return KV_ERR_BAD_ARGUMENT;
-  bool has_begun = false;
-  const int code = on_items<kv_get_item_t>(
+  if (!are_given(__func__, keys, klens, values, vlens, count)) {
+    if (vlens != nullptr) std::fill_n(vlens, count, SIZE_MAX);
+    return KV_ERR_BAD_ARGUMENT;
+  }
+  return on_items<kv_get_item_t>(
       client, count, __func__,
       [&](std::size_t i) { return kv_get_item_t{.key = keys[i], .klen = klens[i], .buf = values[i], .len = vlens[i]}; },
       [&](std::size_t i, const kv_get_item_t& item) {
-        has_begun = true;
         vlens[i] = item.code == KV_OK || item.code == KV_ERR_BUFFER_TOO_SMALL ? item.len : SIZE_MAX;
       });
-  if (!has_begun) std::fill_n(vlens, count, SIZE_MAX);
-  return code;
 }
 
 int kv_client_batch_put(kv_client_t* client, const char* const* keys, const size_t* klens, const void* const* values,
@@ -572,8 +601,8 @@ namespace {
 
 int open_handle(const char* call, const char* server, conn_mode_t mode, const kv_client_options_t* options,
                 void** handle) {
+  clear(handle);
   if (!is_given(call, {"handle", handle})) return KV_ERR_BAD_ARGUMENT;
-  *handle = nullptr;
   return told(call, [&]() -> Result<void> {
     VERBENA_ASSIGN(const auto target, split_server(or_empty(server)));
     kv_client_options_t defaults;
@@ -601,7 +630,7 @@ int kv_set(void* handle, const char* key, const char* value) {
 }
 
 int kv_get(void* handle, const char* key, char** value) {
-  if (value != nullptr) *value = nullptr;
+  clear(value);
   return on_connection(
       static_cast<kv_client_t*>(handle), __func__,
       [&](Client& of) { return get_string(of, bytes_of(key), *value).status; }, Argument{"handle", handle},

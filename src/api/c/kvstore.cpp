@@ -1,6 +1,7 @@
 // The functions of verbena/compat/kvstore.h, over those of verbena/rdma.h and verbena/kv.h.
 #include <verbena/compat/kvstore.h>
 
+#include "api/c/arguments.hpp"
 #include "api/c/codes.hpp"
 #include "api/c/entrance.hpp"
 #include "api/c/kv.hpp"
@@ -193,8 +194,8 @@ using namespace verbena::api::c;
 using verbena::Status;
 
 int RDMA_connect_with(const char* servername, int port, const RdmaOptions* options, PingpongContext** save_ctx) {
+  clear(save_ctx);
   if (save_ctx == nullptr) return refuse("RDMA_connect", "save_ctx must not be null");
-  *save_ctx = nullptr;
   try {
     return connect(servername, port, options, save_ctx);
   } catch (const std::bad_alloc&) {
@@ -212,6 +213,7 @@ int RDMA_disconnect(PingpongContext* ctx) {
 }
 
 int RDMA_register(PingpongContext* ctx, void* addr, size_t size, uint32_t* key) {
+  clear(key);
   return on_context(ctx, __func__, [&](Context& context) {
     if (key == nullptr) return refuse("RDMA_register", "key must not be null");
     context.registered.reserve(context.registered.size() + 1);

@@ -248,7 +248,7 @@ class GatherOfC final : public mesh::Carrier {
 /// Gives the user the carrier that `make` returns, if this pointer and the arguments are given.
 template <class Make, class... Arguments>
 int make_carrier(const char* call, mesh_carrier_t** carrier, Make&& make, const Arguments&... arguments) noexcept {
-  if (carrier != nullptr) *carrier = nullptr;
+  clear(carrier);
   if (!(is_given(call, arguments) && ...) || !is_given(call, {"carrier", carrier})) return MESH_ERR_BAD_ARGUMENT;
   return coded_as_mesh(call, [&]() -> Result<void> {
     auto made = std::make_unique<verbena_mesh_carrier_handle>();
@@ -348,7 +348,7 @@ void mesh_carrier_destroy(mesh_carrier_t* carrier) { delete carrier; }
 
 int mesh_join(const mesh_options_t* options, mesh_carrier_t* carrier, mesh_t** mesh) {
   const std::unique_ptr<verbena_mesh_carrier_handle> taken(carrier);
-  if (mesh != nullptr) *mesh = nullptr;
+  clear(mesh);
   return coded_as_mesh(__func__, [&]() -> Result<void> {
     VERBENA_TRY(check_given("options", options));
     VERBENA_TRY(check_given("carrier", carrier));
@@ -388,7 +388,7 @@ mesh_lane_t* mesh_lane(mesh_t* mesh, unsigned thread) {
 // --- memory
 
 int mesh_allocate(mesh_t* mesh, size_t bytes, void** memory) {
-  if (memory != nullptr) *memory = nullptr;
+  clear(memory);
   return coded_as_mesh(__func__, [&]() -> Result<void> {
     VERBENA_TRY(check_given("mesh", mesh));
     VERBENA_TRY(check_given("memory", memory));
@@ -431,7 +431,7 @@ int mesh_is_here(mesh_lane_t* lane, unsigned peer) {
 }
 
 int mesh_reserve(mesh_lane_t* lane, unsigned peer, void** message) {
-  if (message != nullptr) *message = nullptr;
+  clear(message);
   const auto reserve = [&](Lane& of) {
     *message = of.reserve(peer).data();
     if (*message != nullptr) return Status::kOk;
@@ -489,6 +489,7 @@ int mesh_send_imm(mesh_lane_t* lane, unsigned peer, const void* message, size_t 
 }
 
 int mesh_find(mesh_lane_t* lane, unsigned peer, const char* name, int timeout_ms, mesh_window_t* window) {
+  clear(window);
   return coded_as_mesh(__func__, [&]() -> Result<void> {
     VERBENA_TRY(check_given("lane", lane));
     VERBENA_TRY(check_name(name));
@@ -589,6 +590,7 @@ int mesh_barrier(mesh_lane_t* lane, int timeout_ms) {
 // --- counters
 
 int mesh_lane_counters(mesh_lane_t* lane, mesh_counters_t* counters) {
+  clear(counters);
   const auto read = [&](Lane& of) {
     const verbena::Counters now = of.counters();
     *counters = {.work_requests = now.work_requests,

@@ -1,4 +1,5 @@
 // Nodes of verbena/rdma.h.
+#include "api/c/arguments.hpp"
 #include "api/c/handles.hpp"
 #include "api/c/transport.hpp"
 #include "base/limit.hpp"
@@ -36,6 +37,7 @@ void rdmaNodeOptionsInit(RdmaNodeOptions* options) {
 }
 
 int rdmaNode(RdmaNode** node, const RdmaNodeOptions* options) {
+  clear(node);
   RdmaNodeOptions wanted;
   rdmaNodeOptionsInit(&wanted);
   if (options != nullptr) wanted = *options;

@@ -264,6 +264,7 @@ int rdma_write(rdma_context_t* ctx, void* local_buf, size_t size, uint64_t remot
 
 int rdma_cas(rdma_context_t* ctx, uint64_t remote_addr, uint32_t rkey, uint64_t expected, uint64_t desired,
              uint64_t* result) {
+  clear(result);
   return on_connected(ctx, __func__, [&](rdma_context_t& of) {
     return rdmaSyncCompareSwap(of.conn, remote_addr, rkey, expected, desired, result);
   });

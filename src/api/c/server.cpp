@@ -1,4 +1,5 @@
 // Servers of verbena/rdma.h.
+#include "api/c/arguments.hpp"
 #include "api/c/handles.hpp"
 
 #include <utility>
@@ -36,6 +37,7 @@ void verbena_RdmaListener::on_accept(verbena::session::Session& of) noexcept {
 // --- calls
 
 int rdmaServer(RdmaListener** listener, const char* ip, int port) {
+  clear(listener);
   return coded(__func__, [&]() -> verbena::Result<void> {
     VERBENA_TRY(check_given("listener", listener));
     VERBENA_TRY(check_port(port, 0));
@@ -78,6 +80,7 @@ int rdmaServerPort(const RdmaListener* listener) {
 }
 
 int rdmaServerAddress(const RdmaListener* listener, char* address, size_t length) {
+  if (length != 0) clear(address);
   return coded_on(listener, __func__, [&]() -> verbena::Result<void> {
     VERBENA_TRY(listener->check());
     VERBENA_TRY(check_given("address", address));

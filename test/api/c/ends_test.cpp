@@ -29,7 +29,7 @@ constexpr End kEnds[] = {
 // Of the kernel's RDMA the news of a process that was killed travels by itself; all else is there before.
 [[nodiscard]] bool is_known_at_once(const End& end) { return is_soft_under_test() || end.outcome == RDMA_ERR_CLOSED; }
 
-void expect_words(const End& end, const char* call) {
+void expect_text_of(const End& end, const char* call) {
   const std::string_view words = rdmaErrorDetail();
   for (const std::string_view wrong : {"cable", "firewall", "deadline"})
     EXPECT_EQ(words.find(wrong), words.npos) << call << ": " << words;
@@ -76,7 +76,7 @@ TEST_P(RdmaEnds, TheNextCallSaysWhichItWas) {
     // A process that was killed says nothing: until the kernel has told of it, its memory is there, and takes writes.
     while (code == RDMA_OK && end().outcome == RDMA_ERR_PEER_LOST) code = kCalls[i].call(client);
     EXPECT_EQ(code, end().outcome) << rdmaErrorString(code);
-    expect_words(end(), kCalls[i].name);
+    expect_text_of(end(), kCalls[i].name);
     EXPECT_EQ(rdmaConnIsConnected(client.conn), 0);
     EXPECT_EQ(rdmaConnError(client.conn), end().outcome);
   }
@@ -109,7 +109,7 @@ TEST_P(RdmaEnds, ReceiveReturnsWhatCameBeforeAndThenTheReason) {
   ASSERT_EQ(rdmaConnRecv(conn, buffer.data(), buffer.size(), &message, -1), RDMA_OK) << rdmaErrorDetail();
   EXPECT_EQ(std::string_view(buffer.data(), message.length), "echo");
   EXPECT_EQ(rdmaConnRecv(conn, buffer.data(), buffer.size(), &message, -1), end().outcome) << rdmaErrorDetail();
-  expect_words(end(), "rdmaConnRecv");
+  expect_text_of(end(), "rdmaConnRecv");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ends, RdmaEnds,

@@ -369,6 +369,9 @@ class EveryCallOfTheStore {
     ended("~Server");
   }
 
+  /// The client of the C API.
+  [[nodiscard]] kv_client_t* c_client() const noexcept { return static_cast<kv_client_t*>(handle_); }
+
   const kv::Key key = std::as_bytes(std::span("key", 3));
   std::unique_ptr<kv::Server> server;
   std::unique_ptr<kv::Client> client;
@@ -409,7 +412,7 @@ class EveryCallOfTheStore {
   }
   template <class Visit>
   void each_of_c(Visit& visit) {
-    auto* const of = static_cast<kv_client_t*>(handle_);
+    kv_client_t* const of = c_client();
     std::array<char, 64> text{};
     std::size_t length = text.size();
     std::uint64_t version = 0;
@@ -449,7 +452,7 @@ class EveryCallOfTheStore {
   }
   template <class Visit>
   void each_of_batches(Visit& visit) {
-    auto* const of = static_cast<kv_client_t*>(handle_);
+    kv_client_t* const of = c_client();
     std::array<char, 64> text{};
     kv_put_item_t put{.key = "b", .klen = 1, .value = "value", .vlen = 5, .version = 0, .code = 0};
     visit("kv_client_put_items", Outcome(kv_client_put_items(of, &put, 1)));

@@ -7,6 +7,7 @@
 #include <deny.hpp>
 #include <device.hpp>
 #include <peer.hpp>
+#include <unserved_pages.hpp>
 
 #include <grp.h>
 #include <sys/prctl.h>
@@ -29,18 +30,29 @@ namespace {
 constexpr unsigned kStranger = 65534;
 
 /// What the window of a server is.
-enum class WindowOf : std::uint8_t { kArena, kUser };
+enum class WindowOf : std::uint8_t { kArena, kUser, kNobody };
+
+alignas(4096) std::byte own[kBytes];  // Whole pages.
+static_assert(kBytes % 4096 == 0);
+
+/// The window is registered by then. Prints 0, or -errno.
+void withdraw_and_greet(RdmaConn* conn) {
+  static const Fd unserved = take_pages_away(own, sizeof own);
+  std::printf("%d\n", unserved ? 0 : -errno);
+  std::fflush(stdout);
+  greet(conn);
+}
 
 [[nodiscard]] RdmaListener* start_server(const Transport& transport, WindowOf window = WindowOf::kArena) {
   RdmaOptions options = options_under_test(transport);
-  alignas(64) static std::byte own[kBytes];
-  if (window == WindowOf::kUser) {
+  if (window != WindowOf::kArena) {
     options.window = own;
     options.window_bytes = sizeof own;
   }
   RdmaListener* server = nullptr;
   if (rdmaServer(&server, is_soft_under_test() ? "127.0.0.1" : nullptr, 0) != RDMA_OK ||
-      rdmaServerSetOptions(server, &options) != RDMA_OK || rdmaServerSetAcceptCallback(server, greet) != RDMA_OK ||
+      rdmaServerSetOptions(server, &options) != RDMA_OK ||
+      rdmaServerSetAcceptCallback(server, window == WindowOf::kNobody ? withdraw_and_greet : greet) != RDMA_OK ||
       rdmaServerStart(server) != RDMA_OK) {
     std::fprintf(stderr, "%s\n", rdmaErrorDetail());
     rdmaServerRelease(server);
@@ -158,6 +170,25 @@ TEST(RdmaDeadline, TheUsersMemoryIsTheUsersAgainWhenACallTimesOut) {
   EXPECT_EQ(peer.read_number(), 0);
 }
 
+// Its pages never come, so no thread that waits for them may be the caller's.
+TEST(RdmaDeadline, PagesThatNeverComeHoldUpNoCall) {
+  VERBENA_SKIP_ON_A_DEVICE("a device copies pinned pages");
+  for (const bool is_read : {true, false}) {
+    Peer server({"server of unserved window"});
+    Client client;
+    ASSERT_NO_FATAL_FAILURE(connect(client, transport_under_test(), server.read_number()));
+    const int withdrawn = server.read_number();
+    if (withdrawn < 0) GTEST_SKIP() << "no userfaultfd that stops the kernel's accesses: " << std::strerror(-withdrawn);
+    ASSERT_EQ(rdmaConnSetTimeout(client.conn, 100), RDMA_OK);  // Less than the retries take.
+    const Deadline far_off = Deadline::after(std::chrono::seconds{10});
+    const auto call = is_read ? rdmaSyncReadSignaled : rdmaSyncWriteSignaled;
+    EXPECT_EQ(call(client.conn, client.local(), client.memory->lkey, client.window.addr, client.window.rkey, kBytes),
+              RDMA_ERR_TIMED_OUT);
+    rdmaConnClose(client.conn);
+    EXPECT_FALSE(far_off.passed());
+  }
+}
+
 // The client is a process of another user, which the server's options allow or do not.
 TEST_F(RdmaFaultsApi, OptionsSayWhichOtherUsersMayConnect) {
   VERBENA_SKIP_ON_A_DEVICE("only the software NIC asks who the peer is");
@@ -252,9 +283,10 @@ int be_timing_out() {
   Report report;
   Peer server({"server of own window"});
   Client client;
+  // Before the NIC has the thread that makes these calls.
+  report.expect(deny(SYS_process_vm_readv, 1, EPERM) && deny(SYS_process_vm_writev, 1, EPERM), "seccomp");
   connect(client, transport_under_test(), server.read_number());
   report.expect(!testing::Test::HasFailure(), "connect");
-  report.expect(deny(SYS_process_vm_readv, 1, EPERM) && deny(SYS_process_vm_writev, 1, EPERM), "seccomp");
   const auto read = [&] {
     return rdmaSyncReadSignaled(client.conn, client.local(), client.memory->lkey, client.window.addr,
                                 client.window.rkey, kBytes);
@@ -316,6 +348,7 @@ int peer_main(std::string_view what, const char* argument) {
   if (what == "server") return be_server(WindowOf::kArena);
   if (what == "obey") return obey();
   if (what == "server of own window") return be_server(WindowOf::kUser);
+  if (what == "server of unserved window") return be_server(WindowOf::kNobody);
   if (what == "stranger") return be_stranger(argument);
   return what == "unprivileged" ? be_unprivileged() : be_timing_out();
 }

@@ -153,8 +153,10 @@ TEST_F(RdmaMemoryApi, WhatIsWrongIsRefusedAndTheConnectionGoesOn) {
   EXPECT_EQ(rdmaSyncFetchAdd(conn, remote + 4, theirs->rkey, 1, &old), RDMA_ERR_BAD_ARGUMENT);
   EXPECT_EQ(rdmaSyncCompareSwap(conn, remote + 1, theirs->rkey, 1, 1, &old), RDMA_ERR_BAD_ARGUMENT);
   EXPECT_EQ(rdmaSyncFetchAdd(conn, remote + 4096, theirs->rkey, 1, &old), RDMA_ERR_OUT_OF_RANGE);
+  EXPECT_EQ(old, 0u);
+  old = 5;
   EXPECT_EQ(rdmaSyncFetchAdd(conn, remote, theirs->rkey + 77, 1, &old), RDMA_ERR_NOT_FOUND);
-  EXPECT_EQ(old, 5u);
+  EXPECT_EQ(old, 0u);
   EXPECT_EQ(rdmaConnRegMem(conn, 0), nullptr);
   EXPECT_EQ(rdmaConnError(conn), RDMA_ERR_BAD_ARGUMENT);
   EXPECT_EQ(rdmaConnRegMem(nullptr, 8), nullptr);
@@ -514,7 +516,9 @@ TEST_F(RdmaPhysicalApi, WhatIsExportedGoesWithItsMemory) {
   const RdmaMemory* const mine = make(conn, 4096, 1);
   std::uint64_t physical = 0;
   for (int i = 0; i < 16; ++i) ASSERT_EQ(rdmaPAExport(peer, theirs, &physical), RDMA_OK) << rdmaErrorDetail();
-  EXPECT_EQ(rdmaPAExport(peer, theirs, &physical), RDMA_ERR_LIMIT);
+  std::uint64_t none = 5;
+  EXPECT_EQ(rdmaPAExport(peer, theirs, &none), RDMA_ERR_LIMIT);
+  EXPECT_EQ(none, 0u);
   ASSERT_EQ(rdmaConnSend(peer, "x", 1), 1u);
   (void)receive(conn, 1);
   const std::uint64_t local = address_of(mine->addr);

@@ -10,6 +10,7 @@
 #include <hold.hpp>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 
@@ -355,6 +356,69 @@ TEST_F(CoroutineHeld, ReceivesThatAreDroppedWhileAMessageComes) {
   }
   EXPECT_LE(received, kRounds);
   EXPECT_TRUE(peer.is_connected());
+}
+
+Task<Status> read_once(Loop& /*loop*/, Link& link, Numbers to, Remote from) {
+  co_return (co_await read(link, std::move(to), from, soon())).status;
+}
+
+// Completions go to the coroutine, and there is none yet: nothing but the look moves the connection on.
+TEST_F(CoroutineDrops, ADroppedReceiveIsWithdrawnWhileATransferIsAwaited) {
+  if (!test::is_soft_under_test()) GTEST_SKIP() << "only the soft NIC can be held";
+  for (Link* each : {&link, &peer}) {
+    HeldNic held(*each);
+    ASSERT_EQ(loop->spawn(read_once(*loop, *each, taken(region, 0, kCount), there(*each))), Status::kOk);
+    { const auto dropped = each->start_receive(taken(region, kCount, 10)); }
+    EXPECT_EQ(each->quarantined(), 1u);
+    for (const Deadline limit = soon(); each->quarantined() != 0 && !limit.passed();)
+      (void)each->settle(Deadline::now());
+    EXPECT_EQ(each->quarantined(), 0u);
+    held.release();
+    // A message wakes the thread that polls, where one does. The dropped receive does not take it.
+    auto words = taken(region, kCount, 10);
+    words.fill(each == &link ? 5 : 6);
+    ASSERT_EQ((each == &link ? peer : link).send(words, soon()), Status::kOk);
+    words.fill(0);
+    ASSERT_TRUE(each->receive(words, soon()).has_value()) << error_detail();
+    EXPECT_EQ(words.get(9).value(), each == &link ? 5u : 6u);
+    ASSERT_EQ(loop->run_until([&] { return loop->spawned() == 0; }, soon()), Status::kOk);
+    EXPECT_EQ(loop->failed(), 0u);
+  }
+}
+
+// The thread takes completions for its own wait, and afterwards they are the coroutine's again.
+TEST_F(CoroutineDrops, AWaitOfTheThreadLeavesLaterCompletionsToTheCoroutine) {
+  if (!test::is_soft_under_test()) GTEST_SKIP() << "only the soft NIC can be held";
+  for (Link* each : {&link, &peer}) {
+    HeldNic held(*each);
+    ASSERT_EQ(loop->spawn(read_once(*loop, *each, taken(region, 0, kCount), there(*each))), Status::kOk);
+    auto other = each->start_read(taken(region, kCount, kCount), there(*each));
+    EXPECT_EQ(other.wait(in_ms(1)), Status::kTimedOut);
+    held.release();
+    // A message wakes the thread that polls, where one does.
+    const std::array<std::byte, 8> word{};
+    ASSERT_EQ((each == &link ? peer : link).unsafe_connection().send(word, soon()), Status::kOk);
+    ASSERT_EQ(loop->run_until([&] { return loop->spawned() == 0; }, soon()), Status::kOk);
+    EXPECT_EQ(loop->failed(), 0u) << "the coroutine was not told";
+    EXPECT_EQ(other.wait(soon()), Status::kOk);
+  }
+}
+
+// The note has left and counts as sent; the NIC still reads what is written. Awaited in the same turn, and later.
+TEST_F(CoroutineDrops, AnAwaitedWriteWithImmediateEndsWithItsWrite) {
+  if (!test::is_soft_under_test()) GTEST_SKIP() << "only the soft NIC can be held";
+  const auto body = [](Loop& /*of*/, Link& over, Numbers from, Remote to) -> Task<Status> {
+    co_return (co_await write_with_immediate(over, std::move(from), to, 5, soon())).status;
+  };
+  HeldNic held(peer);
+  ASSERT_EQ(loop->spawn(body(*loop, peer, taken(region, 0, kCount), there(peer))), Status::kOk);
+  for (int i = 0; i < 100; ++i) (void)loop->poll();
+  EXPECT_EQ(loop->spawned(), 1u) << "it is with the NIC";
+  held.release();
+  const std::array<std::byte, 8> word{};
+  ASSERT_EQ(link.unsafe_connection().send(word, soon()), Status::kOk);
+  ASSERT_EQ(loop->run_until([&] { return loop->spawned() == 0; }, soon()), Status::kOk);
+  EXPECT_EQ(loop->failed(), 0u);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +27,7 @@ using kv::testing_support::bytes_of;
 using kv::testing_support::FakeServer;
 using kv::testing_support::key_of;
 
-using Number = std::expected<std::uint64_t, Status>;
+using CellValue = std::expected<std::uint64_t, Status>;
 
 class StoreAwaits : public testing::Test {
  protected:
@@ -201,13 +202,13 @@ TEST_P(StoreAwaitsByLookup, BlockingAndPipelinedCallsComeBetween) {
   EXPECT_EQ(client->in_flight(), 0u);
 }
 
-Task<Number> add(Loop& /*loop*/, Client& client, Cell cell, std::uint64_t delta) {
+Task<CellValue> add(Loop& /*loop*/, Client& client, Cell cell, std::uint64_t delta) {
   co_return co_await fetch_add(client, cell, delta);
 }
-Task<Number> swap(Loop& /*loop*/, Client& client, Cell cell, std::uint64_t expected, std::uint64_t desired) {
+Task<CellValue> swap(Loop& /*loop*/, Client& client, Cell cell, std::uint64_t expected, std::uint64_t desired) {
   co_return co_await compare_swap(client, cell, expected, desired);
 }
-Task<Number> look(Loop& /*loop*/, Client& client, Cell cell) { co_return co_await read(client, cell); }
+Task<CellValue> look(Loop& /*loop*/, Client& client, Cell cell) { co_return co_await read(client, cell); }
 
 TEST_P(StoreAwaitsByLookup, Cells) {
   const auto cell = client->open_cell(key_of("cell"), 5);
@@ -225,7 +226,7 @@ TEST_P(StoreAwaitsByLookup, Cells) {
 
 Task<Status> add_often(Loop& /*loop*/, Client& client, Cell cell, int rounds) {
   for (int i = 0; i < rounds; ++i)
-    if (const Number old = co_await fetch_add(client, cell, 1); !old) co_return old.error();
+    if (const CellValue old = co_await fetch_add(client, cell, 1); !old) co_return old.error();
   co_return Status::kOk;
 }
 
@@ -308,9 +309,9 @@ Task<Status> everything_of_client(Loop& /*loop*/, Client& client, std::optional<
     ++answers;
   }
   if (cell) {
-    if (const Number old = co_await fetch_add(client, *cell, 1, soon()); !old) co_return old.error();
-    if (const Number old = co_await compare_swap(client, *cell, 0, 1, soon()); !old) co_return old.error();
-    if (const Number old = co_await read(client, *cell, soon()); !old) co_return old.error();
+    if (const CellValue old = co_await fetch_add(client, *cell, 1, soon()); !old) co_return old.error();
+    if (const CellValue old = co_await compare_swap(client, *cell, 0, 1, soon()); !old) co_return old.error();
+    if (const CellValue old = co_await read(client, *cell, soon()); !old) co_return old.error();
   }
   ++answers;
   const Status erased = (co_await erase(client, key_of("key"), soon())).status;
@@ -468,6 +469,57 @@ class LateReplies : public StoreAwaits {
   LateServer late;
   std::unique_ptr<FakeServer> fake;
 };
+
+/// A server that notes which keys it is asked for, and a client that has one place.
+class QueuedAwaits : public StoreAwaits {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(StoreAwaits::SetUp());
+    fake = std::make_unique<FakeServer>([this](channel::Connection& /*connection*/, std::span<const std::byte> body) {
+      kv::wire::Request request;
+      if (kv::wire::decode_request(body, request) != Status::kOk || request.head.op != kv::wire::Op::kGet) return false;
+      const std::lock_guard lock(mutex_);
+      asked_ += text_of(request.key, request.key.size());
+      return false;
+    });
+    kv::ClientOptions options = kv::testing_support::client_options(fake->port());
+    options.lookup = Lookup::kMessage;
+    options.depth = 1;
+    ASSERT_NO_FATAL_FAILURE(meet(options));
+  }
+  void TearDown() override {
+    client.reset();
+    StoreAwaits::TearDown();
+  }
+  void ask_for(std::string_view key) {
+    ASSERT_EQ(loop->spawn(status_of(*loop, get_one(*loop, *client, key, out))), Status::kOk);
+  }
+  [[nodiscard]] std::string asked() {
+    const std::lock_guard lock(mutex_);
+    return asked_;
+  }
+
+  std::array<std::byte, 64> out{};
+  std::unique_ptr<FakeServer> fake;
+
+ private:
+  std::mutex mutex_;
+  std::string asked_;
+};
+
+TEST_F(QueuedAwaits, BeginInTheirOrder) {
+  ASSERT_EQ(client->start_get(key_of("p"), out, 1), Status::kOk);
+  for (const std::string_view key : {"a", "b", "c"}) ask_for(key);
+  // The place is the pipelined one's until it is taken: a look finds none, and changes nothing.
+  (void)loop->poll();
+  std::array<kv::Completion, 1> done;
+  ASSERT_EQ(client->wait(done, soon()), 1u);
+  // Now it is free, but three wait for it.
+  ask_for("d");
+  run_all();
+  EXPECT_EQ(loop->failed(), 0u);
+  EXPECT_EQ(asked(), "pabcd");
+}
 
 TEST_F(LateReplies, ADeadlineLeavesTheConnectionAlive) {
   std::array<std::byte, 64> out;

@@ -247,7 +247,7 @@ Task<Status> everything_of(Loop& /*loop*/, typed::Pair<Type>& pair, Words mine, 
   received = co_await receive(pair.b, std::move(received.segment), soon());
   co_return received.status;
 }
-constexpr int kAllAnswers = 5;
+constexpr int kAllTransfers = 5;
 
 TYPED_TEST(AwaitedPair, DroppedAfterEachTurn) {
   for (const bool is_held : {false, true}) {
@@ -288,7 +288,7 @@ TYPED_TEST(AwaitedPair, DroppedAfterEachTurn) {
       }
       ASSERT_EQ(this->theirs.held(), 0u);
     }
-    EXPECT_EQ(most == kAllAnswers, !is_held) << most;
+    EXPECT_EQ(most == kAllTransfers, !is_held) << most;
   }
 }
 

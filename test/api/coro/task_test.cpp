@@ -240,6 +240,16 @@ TEST_F(Tasks, ASourceCancelsItsTasksAndThoseThatCome) {
   EXPECT_EQ(sync_wait(*loop, guarded(*loop, source), soon()), Status::kCancelled);
 }
 
+Task<Status> cancel_soon(Loop& /*of*/, CancelSource& source) {
+  (void)co_await reached(in_ms(1));
+  source.cancel();
+  co_return Status::kOk;
+}
+
+Task<Number> guarded_by(Loop& /*of*/, CancelSource& source, Task<Number> inner) {
+  co_return co_await cancellable(source, std::move(inner));
+}
+
 TEST_F(Tasks, ScopesInsideACancelledOneEnd) {
   CancelSource source;
   const auto deep = [](Loop& of, CancelSource& by) -> Task<Number> {
@@ -253,13 +263,36 @@ TEST_F(Tasks, ScopesInsideACancelledOneEnd) {
     co_return co_await cancellable(by, limited(of, both(of)));
   };
   auto task = deep(*loop, source);
-  const auto cancels = [](Loop& /*of*/, CancelSource& by) -> Task<Status> {
-    (void)co_await reached(in_ms(1));
-    by.cancel();
-    co_return Status::kOk;
-  };
-  ASSERT_EQ(loop->spawn(cancels(*loop, source)), Status::kOk);
+  ASSERT_EQ(loop->spawn(cancel_soon(*loop, source)), Status::kOk);
   EXPECT_EQ(sync_wait(*loop, std::move(task), soon()), 1);
+}
+
+// A task that goes on after it was cancelled, as one that cleans up does: what it awaits then is refused, too.
+TEST_F(Tasks, ScopesThatBeginInACancelledOneAreCancelled) {
+  CancelSource source;
+  const auto goes_on = [](Loop& of) -> Task<Number> {
+    if (co_await reached(soon()) != Status::kCancelled) co_return -1;
+    const auto first = co_await when_any(nap(of, soon()), nap(of, soon()));
+    co_return first.result == Status::kCancelled ? 1 : 0;
+  };
+  auto task = guarded_by(*loop, source, goes_on(*loop));
+  ASSERT_EQ(loop->spawn(cancel_soon(*loop, source)), Status::kOk);
+  EXPECT_EQ(sync_wait(*loop, std::move(task), soon()), 1);
+}
+
+// Its limit passes first, and then its source cancels it: it is told of the limit to its end.
+TEST_F(Tasks, AScopeKeepsTheReasonThatItGotFirst) {
+  CancelSource source;
+  const auto both = [](Loop& /*of*/, CancelSource& by) -> Task<Number> {
+    const Status first = co_await reached(soon());
+    by.cancel();
+    const Status second = co_await reached(soon());
+    co_return first == Status::kTimedOut&& second == Status::kTimedOut ? 1 : 0;
+  };
+  const auto limited = [](Loop& /*of*/, Task<Number> inner) -> Task<Number> {
+    co_return co_await within(in_ms(1), std::move(inner));
+  };
+  EXPECT_EQ(sync_wait(*loop, guarded_by(*loop, source, limited(*loop, both(*loop, source))), soon()), 1);
 }
 
 TEST_F(Tasks, SyncWaitEndsAtItsDeadline) {

@@ -85,7 +85,7 @@ constexpr std::array kCalls{
          }},
 };
 
-void expect_words(Status status, std::string_view words) {
+void expect_text_of(Status status, std::string_view words) {
   for (const std::string_view wrong : {"cable", "firewall", "deadline"})
     EXPECT_EQ(words.find(wrong), words.npos) << words;
   if (status == Status::kClosed) {
@@ -124,7 +124,7 @@ class RdmaCxxEnds : public RdmaCxx, public testing::WithParamInterface<std::tupl
     // A process that was killed says nothing: until the kernel has told of it, its memory is there, and takes writes.
     while (status == Status::kOk && end().outcome == Status::kPeerLost) status = call.call(client);
     EXPECT_EQ(status, end().outcome) << to_string(status);
-    if (std::string_view(call.name) != "find") expect_words(end().outcome, error_detail());
+    if (std::string_view(call.name) != "find") expect_text_of(end().outcome, error_detail());
     EXPECT_FALSE(client.connection->is_connected());
     EXPECT_EQ(client.connection->failure(), end().outcome);
   }

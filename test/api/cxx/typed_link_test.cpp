@@ -199,6 +199,23 @@ TEST_F(TypedLink, WritesWithImmediatesGoIntoThePeersWindow) {
   EXPECT_EQ(peer.receive(into, patience()).error(), Status::kBadArgument);
 }
 
+/// Its addresses are in the peer's window, but its key is that of other memory: it is another region.
+TEST_F(TypedLink, AWriteWithImmediateNeedsTheKeyOfThePeersWindow) {
+  rdma::Window other = link.peer_window();
+  other.rkey = theirs_region.window().rkey;
+  ASSERT_NE(other.rkey, link.peer_window().rkey);
+  const auto target = remote_of<std::uint64_t>(other);
+  auto rest = mine.split_at(20);
+  EXPECT_EQ(link.write_with_immediate(mine, target, 5, patience()), Status::kOutOfRange);
+  auto started = link.start_write_with_immediate(std::move(mine), target, 6);
+  EXPECT_EQ(started.status(), Status::kOutOfRange);
+  EXPECT_EQ(started.take()->size(), 20u);
+  ASSERT_EQ(link.send(*rest), Status::kOk);
+  const auto received = peer.receive(theirs, patience());
+  ASSERT_TRUE(received.has_value()) << error_detail();
+  EXPECT_EQ(received->kind, rdma::Message::Kind::kSent) << "the peer is told of nothing";
+}
+
 TEST_F(TypedLink, WindowsAreFoundByName) {
   ASSERT_OK(theirs_region.publish("numbers", 100, 50));
   const auto found = link.find<const std::uint64_t>("numbers", patience());

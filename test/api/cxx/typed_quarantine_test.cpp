@@ -6,6 +6,8 @@
 
 #include <hold.hpp>
 
+#include <array>
+#include <cstring>
 #include <semaphore>
 #include <thread>
 
@@ -156,6 +158,77 @@ TEST_F(TypedHeld, AWriteInQuarantineSendsWhatItHadAtItsStart) {
   ASSERT_EQ(link.settle(patience()), Status::kOk);
   EXPECT_TRUE(counts_up(theirs, 7000));
   EXPECT_EQ(region.held(), 0u);
+}
+
+// The connection has as many parts in flight as it may: a WRITE waits, and the peer must not be told of it meanwhile.
+TEST_F(TypedHeld, ANoteWaitsForAWriteThatHasNotLeft) {
+  const auto window = remote_of<std::uint64_t>(link.peer_window(), 0, 1);
+  auto segment = taken(region, 0, 1);
+  auto words = taken(region, 1, 1);
+  const auto posted = [this] {
+    return detail::Inside::session(link.unsafe_connection())->home().loop().counters().work_requests;
+  };
+  Held held(link);
+  for (std::uint64_t i = 0; i < rdma::Connection::kMaxStarted; ++i)
+    ASSERT_EQ(link.unsafe_connection().start_read(segment.unsafe_local(0, 1), there(1).remote(), i), Status::kOk);
+  const std::uint64_t before = posted();
+  EXPECT_EQ(link.write_with_immediate(words, window, 4, Deadline::after(kShort)), Status::kTimedOut);
+  count_up(words, 70);
+  auto writing = link.start_write_with_immediate(std::move(words), window, 5);
+  EXPECT_FALSE(writing.poll());
+  EXPECT_EQ(posted(), before) << "neither the WRITE nor its note";
+  held.release();
+  ASSERT_EQ(writing.wait(patience()), Status::kOk) << error_detail();
+  auto into = taken(region, 10, 1);
+  const auto told = peer.receive(into, patience());
+  ASSERT_TRUE(told.has_value()) << error_detail();
+  EXPECT_EQ(told->immediate, 5u);
+  std::uint64_t number = 0;
+  std::memcpy(&number, peer.unsafe_connection().window().data(), sizeof number);
+  EXPECT_EQ(number, 70u);
+}
+
+// A thread drives the listener's end: the note counts as sent when it is posted, and the NIC still reads the elements.
+TEST_F(TypedHeld, AWriteWithImmediateLastsUntilTheWriteIsComplete) {
+  const auto window = remote_of<std::uint64_t>(peer.peer_window(), 0, 100);
+  auto words = taken(region, 0, 100);
+  count_up(words, 70);
+  Held held(peer);
+  auto writing = peer.start_write_with_immediate(std::move(words), window, 5);
+  for (int i = 0; i < 100; ++i) ASSERT_FALSE(writing.poll());
+  EXPECT_EQ(region.take(0, 1).error(), Status::kBusy);
+  held.release();
+  // It wakes the thread, which polls nothing otherwise.
+  const std::array<std::byte, 8> word{};
+  ASSERT_EQ(link.unsafe_connection().send(word, patience()), Status::kOk);
+  ASSERT_EQ(writing.wait(patience()), Status::kOk) << error_detail();
+  EXPECT_TRUE(counts_up(*writing.take(), 70));
+}
+
+TEST_F(TypedHeld, AWriteWithImmediateThatFailsIsNotOk) {
+  const auto window = remote_of<std::uint64_t>(peer.peer_window(), 0, 100);
+  Held held(peer);
+  auto writing = peer.start_write_with_immediate(taken(region, 0, 100), window, 5);
+  link.close();
+  const Status status = writing.wait(patience());
+  held.forget();
+  EXPECT_FALSE(writing.is_under_way());
+  EXPECT_TRUE(status == Status::kClosed || status == Status::kPeerLost) << to_string(status);
+  EXPECT_EQ(writing.take()->size(), 100u);
+}
+
+// It is on its way, and cannot be taken back: the peer will get it.
+TEST_F(TypedHeld, ASendThatHasLeftDoesNotTimeOut) {
+  auto words = taken(region, 0, 100);
+  count_up(words, 5);
+  Held held(link);
+  EXPECT_EQ(link.send(words, Deadline::after(kShort)), Status::kOk) << error_detail();
+  held.release();
+  auto into = taken(region, 100, 100);
+  auto receiving = peer.start_receive(std::move(into));
+  for (const Deadline limit = patience(); !receiving.poll() && !limit.passed();) (void)link.is_connected();
+  ASSERT_EQ(receiving.status(), Status::kOk);
+  EXPECT_TRUE(counts_up(*receiving.take(), 5));
 }
 
 TEST_F(TypedHeld, AClosedLinkEndsWhatIsUnderWay) {
