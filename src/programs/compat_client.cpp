@@ -41,7 +41,7 @@ constexpr std::size_t kBenchValueBytes = 1024;
 constexpr std::string_view kBlanks = " \t\r\n\v\f";
 
 /// Takes the next word off the front of `line`; empty at its end.
-std::string_view take_word(std::string_view& line) {
+std::string_view word_of(std::string_view& line) {
   line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
   const std::string_view word = line.substr(0, line.find_first_of(kBlanks));
   line.remove_prefix(word.size());
@@ -127,7 +127,7 @@ class Prompt {
  private:
   /// False: to quit.
   bool execute(std::string_view line) {
-    const std::string_view command = take_word(line);
+    const std::string_view command = word_of(line);
     if (command.empty()) return true;
     if (command == "quit" || command == "exit") return false;
     if (command == "put") {
@@ -147,14 +147,14 @@ class Prompt {
   }
 
   void put(std::string_view line) {
-    const std::string_view key = take_word(line), value = rest_of(line);
+    const std::string_view key = word_of(line), value = rest_of(line);
     if (key.empty() || value.empty()) return fmt::print("Usage: put <key> <value>\n");
     const kv::Outcome outcome = values_.put(key, value);
     outcome.status == Status::kOk ? fmt::print("OK\n") : print_failure(outcome);
   }
 
   void get(std::string_view line) {
-    const std::string_view key = take_word(line);
+    const std::string_view key = word_of(line);
     if (key.empty()) return fmt::print("Usage: get <key>\n");
     std::string_view value;
     const kv::Outcome outcome = values_.get(key, value);
@@ -162,15 +162,15 @@ class Prompt {
   }
 
   void del(std::string_view line) {
-    const std::string_view key = take_word(line);
+    const std::string_view key = word_of(line);
     if (key.empty()) return fmt::print("Usage: del <key>\n");
     const kv::Outcome outcome = values_.erase(key);
     outcome.status == Status::kOk ? fmt::print("OK\n") : print_failure(outcome);
   }
 
   void cas(std::string_view line) {
-    const std::string_view key = take_word(line);
-    const auto expected = number_in(take_word(line));
+    const std::string_view key = word_of(line);
+    const auto expected = number_in(word_of(line));
     const std::string_view value = rest_of(line);
     if (key.empty() || !expected || value.empty())
       return fmt::print("Usage: cas <key> <expected_version> <new_value>\n");
@@ -188,7 +188,7 @@ class Prompt {
   }
 
   void bench(std::string_view line) {
-    const std::string_view word = take_word(line);
+    const std::string_view word = word_of(line);
     const auto given = word.empty() ? kUsualOperations : number_in(word).value_or(0);
     if (given == 0 || given > kMostOperations)
       return fmt::print("Usage: bench <num>, with 1 to {} operations\n", kMostOperations);
@@ -241,7 +241,7 @@ Exit run_kv_client(int argc, char** argv) {
   CLI::App app("A prompt to a key-value store, with the command line of rdma_kv's client.\n", "kv_client");
   app.set_version_flag("--version", "kv_client " VERBENA_VERSION);
   add_address(app, options.address, "the server's address or name; required");
-  app.add_option("-p,--port", options.port, "the server's port")->check(whole_number(1, 65535))->capture_default_str();
+  add_number(app, "-p,--port", options.port, "the server's port", 1, 65535);
   add_transport_options(app, options.transport);
   add_timeout(app, options, "how long to wait for the server");
   app.add_flag_callback(

@@ -15,6 +15,7 @@
 #include <csignal>
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <span>
 #include <system_error>
 
@@ -29,7 +30,6 @@ struct Name {
 /// Names that are not English words, except `depth`, which always means the option.
 constexpr std::array kNames{
     Name{"allowed_uids", "--allow-uid"},
-    Name{"client_leases", "--trusted-clients"},
     Name{"connect_timeout", "--timeout-ms"},
     Name{"depth", "--depth"},
     Name{"evict (a policy)", "--evict"},
@@ -39,7 +39,6 @@ constexpr std::array kNames{
     Name{"key_file", "--key-file"},
     Name{"key_name", "--key-name"},
     Name{"known_locations", "--known-locations"},
-    Name{"large_put kAdopt", "--trusted-clients"},
     Name{"lease_bytes", "--lease-kib", kKibi},
     Name{"max_cells", "--max-cells"},
     Name{"max_clients", "--max-clients"},
@@ -97,8 +96,13 @@ int run_program(const char* name, Exit (*run)(int, char**), int argc, char** arg
   std::signal(SIGPIPE, SIG_IGN);
   try {
     return static_cast<int>(run(argc, argv));
+  } catch (const std::bad_alloc& error) {
+    return static_cast<int>(error_exit("out of memory: {}; free memory, or ask for less", error.what()));
+  } catch (const std::system_error& error) {
+    // A thread that the system refuses is the usual one.
+    return static_cast<int>(error_exit("out of resources: {}; free some, or raise the limits", error.what()));
   } catch (const std::exception& error) {
-    return static_cast<int>(error_exit("out of resources: {}; free memory, or ask for less", error.what()));
+    return static_cast<int>(error_exit("internal error: {}; this is a fault of the program, report it", error.what()));
   }
 }
 

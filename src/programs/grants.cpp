@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,8 +18,6 @@ namespace {
 
 constexpr const char* kAllow = "--allow";
 constexpr const char* kQuota = "--quota";
-/// -1 means no user.
-constexpr uid_t kMostUid = std::numeric_limits<uid_t>::max() - 1;
 
 [[noreturn]] void refuse(const char* option, std::string_view range, std::string_view given) {
   throw CLI::ValidationError(option, wrong_value(range, given));

@@ -26,7 +26,7 @@ Exit print_host(bool json) {
   return write_out(json ? info_json(facts, findings) : info_text(facts, findings));
 }
 
-Exit run(int argc, char** argv) {
+Exit run_info_program(int argc, char** argv) {
   CLI::App app(
       "What this host has for programs of Verbena, what stands in their way, and the command that mends it.\n"
       "With --plan: what a `verbena-kv serve` of the same options would allocate, and where its workers would be.\n"
@@ -56,5 +56,5 @@ Exit run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // With a small RLIMIT_FSIZE the soft NIC's memfds would kill this program, which has to report exactly that.
   std::signal(SIGXFSZ, SIG_IGN);
-  return verbena::programs::run_program("verbena-info", verbena::programs::run, argc, argv);
+  return verbena::programs::run_program("verbena-info", verbena::programs::run_info_program, argc, argv);
 }

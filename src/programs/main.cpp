@@ -55,7 +55,7 @@ CLI::App& add_client_command(CLI::App& app, CommandLine& line, const char* name,
 }
 
 void add_depth(CLI::App& command, TreeArguments& tree) {
-  command.add_option("--depth", tree.depth, "files in flight")->check(whole_number(1, 1024))->capture_default_str();
+  add_number(command, "--depth", tree.depth, "files in flight", 1, 1024);
 }
 
 void add_serve(CLI::App& app, CommandLine& line) {
@@ -142,7 +142,7 @@ void add_many_commands(CLI::App& app, CommandLine& line) {
   mget.callback([&line] { line.exit = run_mget(line.where, line.words); });
 
   CLI::App& mput = add_client_command(app, line, "mput", "store values in one call, and print their versions");
-  mput.add_option("KEY VALUE", line.words, "keys, each with its value behind it")->required();
+  mput.add_option("PAIRS", line.words, "keys, each with its value behind it: KEY VALUE ...")->required();
   add_ttl(mput, line.item, "the keys are absent after this time, by the server's clock");
   mput.callback([&app, &line] {
     line.exit = line.words.size() % 2 == 0 ? run_mput(line.where, line.words, {.time_to_live = line.item.ttl})
@@ -196,7 +196,7 @@ void add_other_commands(CLI::App& app, CommandLine& line) {
   shell.callback([&line] { line.exit = run_shell(line.where); });
 }
 
-Exit run(int argc, char** argv) {
+Exit run_kv_program(int argc, char** argv) {
   CommandLine line;
   CLI::App app(
       "An in-memory key-value store over one-sided memory access.\n"
@@ -219,5 +219,5 @@ Exit run(int argc, char** argv) {
 }  // namespace verbena::programs
 
 int main(int argc, char** argv) {
-  return verbena::programs::run_program("verbena-kv", verbena::programs::run, argc, argv);
+  return verbena::programs::run_program("verbena-kv", verbena::programs::run_kv_program, argc, argv);
 }

@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 
 #include <chrono>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -14,8 +13,6 @@ namespace {
 
 /// An item has at least a cache line, and --memory is at most a TiB.
 constexpr std::uint64_t kMostItems = kMebi * kMebi / 64;
-/// -1 means no user.
-constexpr uid_t kMostUid = std::numeric_limits<uid_t>::max() - 1;
 
 /// Takes a number in units of `unit` bytes.
 auto in_units(std::size_t& bytes, std::size_t unit) {
@@ -284,9 +281,16 @@ void add_serve_options(CLI::App& command, kv::ServerOptions& server) {
              "what a full store removes: none, or lru (keys that were not used lately); default none");
   command.add_flag("--checksum-large-values", server.checksum_large_values,
                    "readers check all bytes of values of 4 KiB and more");
-  command.add_flag_callback(
-      "--trusted-clients", [&server] { server.large_put = kv::LargePut::kAdopt; },
-      "clients write values of 64 KiB and more where they stay; they must trust each other");
+  command
+      .add_flag_callback(
+          "--trusted-clients",
+          [] {
+            throw CLI::ValidationError(
+                "--trusted-clients was removed in 0.1: the server reads large values itself, which is faster; "
+                "leave it out");
+          },
+          "removed in 0.1")
+      ->group("");  // The help does not name it.
   command
       .add_option_function<std::uint32_t>(
           "--grace-ms", [&server](std::uint32_t ms) { server.grace = std::chrono::milliseconds{ms}; },

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +23,9 @@
 #include <vector>
 
 namespace verbena::programs {
+
+/// A user's number: -1 means no user.
+inline constexpr uid_t kMostUid = std::numeric_limits<uid_t>::max() - 1;
 
 /// Reports a wrong command line and points to the help of the program or of the subcommand.
 [[nodiscard]] Exit usage(const CLI::App& app, std::string_view text);
@@ -34,6 +38,12 @@ namespace verbena::programs {
 [[nodiscard]] std::string wrong_value(std::string_view range, std::string_view given);
 /// For an option that takes a whole number.
 [[nodiscard]] CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
+/// Adds such an option, whose help shows the value that `number` has.
+template <class Number>
+CLI::Option* add_number(CLI::App& command, const char* name, Number& number, const char* what, std::uint64_t least,
+                        std::uint64_t most) {
+  return command.add_option(name, number, what)->check(whole_number(least, most))->capture_default_str();
+}
 /// For an option that takes any number above 0.
 [[nodiscard]] CLI::Validator positive_number(double most);
 /// A time from 1 ms on, as a number with a unit; becomes the number of ms.
@@ -84,8 +94,7 @@ CLI::Option* add_wait_option(CLI::App& command, WaitPolicy& wait, const std::str
 
 /// Adds the options that define a server's size, for the server and for its planner: -m, -H, --require-hugepages, -w,
 /// --wait, --max-clients, --max-clients-per-user, --max-value-mib, --lease-kib, --max-items, --max-cells,
-/// --checksum-large-values,
-/// --trusted-clients, --grace-ms and --depth.
+/// --checksum-large-values, --grace-ms and --depth. Refuses --trusted-clients, which was removed in 0.1.
 void add_serve_options(CLI::App& command, kv::ServerOptions& server);
 
 /// Adds --seconds and the other options of bench.

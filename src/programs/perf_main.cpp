@@ -18,19 +18,13 @@ constexpr std::uint64_t kMaxIterations = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMaxIdleUs = 1'000'000;
 constexpr std::uint64_t kDefaultWakeIdleUs = 1000;
 
-struct CommandLine {
+struct PerfCommandLine {
   PerfServeArguments serve;
   PerfArguments perf;
   MeshArguments mesh;
   std::uint64_t size = 0;
   Exit exit = Exit::kDone;  ///< Set by the subcommand's callback.
 };
-
-template <class Number>
-CLI::Option* add_number(CLI::App& command, const char* name, Number& number, const char* what, std::uint64_t least,
-                        std::uint64_t most) {
-  return command.add_option(name, number, what)->check(whole_number(least, most))->capture_default_str();
-}
 
 CLI::Option* add_serve(CLI::App& command, perf_wire::Serving& serving) {
   using perf_wire::Serving;
@@ -63,7 +57,7 @@ void add_peer(CLI::App& command, PerfArguments& perf, const PerfTestFacts& facts
   if (facts.keeps_server_busy()) add_serve(command, perf.serving)->needs(local);
 }
 
-void add_test(CLI::App& app, CommandLine& line, PerfTest test) {
+void add_test(CLI::App& app, PerfCommandLine& line, PerfTest test) {
   PerfArguments& perf = line.perf;
   const PerfTestFacts& facts = facts_of(test);
   CLI::App& command = *app.add_subcommand(facts.name, facts.what);
@@ -109,7 +103,7 @@ void add_test(CLI::App& app, CommandLine& line, PerfTest test) {
   });
 }
 
-void add_server(CLI::App& app, CommandLine& line) {
+void add_server(CLI::App& app, PerfCommandLine& line) {
   PerfServeArguments& serve = line.serve;
   CLI::App& server = *app.add_subcommand("server", "serve clients");
   add_where(server, serve.where, 0);
@@ -124,8 +118,8 @@ void add_server(CLI::App& app, CommandLine& line) {
   server.callback([&line] { line.exit = run_perf_server(line.serve); });
 }
 
-Exit run(int argc, char** argv) {
-  CommandLine line;
+Exit run_perf_program(int argc, char** argv) {
+  PerfCommandLine line;
   CLI::App app(
       "Latency, bandwidth and rate of Verbena's calls between two processes: start a server, then a test.\n"
       "Exit codes: 0 done, 2 usage, 3 other error.\n",
@@ -142,5 +136,5 @@ Exit run(int argc, char** argv) {
 }  // namespace verbena::programs
 
 int main(int argc, char** argv) {
-  return verbena::programs::run_program("verbena-perf", verbena::programs::run, argc, argv);
+  return verbena::programs::run_program("verbena-perf", verbena::programs::run_perf_program, argc, argv);
 }

@@ -20,12 +20,6 @@ std::optional<std::uint16_t> port_of(std::string_view entry) {
   return is_port && port != 0 ? std::optional(port) : std::nullopt;
 }
 
-template <class Number>
-void add_number(CLI::App& command, const char* name, Number& number, const char* what, std::uint64_t least,
-                std::uint64_t most) {
-  command.add_option(name, number, what)->check(whole_number(least, most))->capture_default_str();
-}
-
 void add_processes(CLI::App& command, MeshArguments& a) {
   add_number(command, "-N,--processes", a.mesh.processes, "processes, all started here unless --id is given", 2,
              kPerfMostProcesses);

@@ -21,9 +21,8 @@ double share(std::uint64_t part, std::uint64_t whole) {
 std::string store_text(const kv::ServerStatistics& s) {
   std::string text = fmt::format("items {}, of {} at most, index {:.1f} % full, last version {}\n", s.items,
                                  s.max_items, 100 * share(s.items, s.index_entries), s.last_version);
-  text +=
-      fmt::format("memory {} used of {}, {} in a grace period, {} in {} leases\n", human_bytes(s.used_bytes),
-                  human_bytes(s.capacity_bytes), human_bytes(s.resting_bytes), human_bytes(s.lease_bytes), s.leases);
+  text += fmt::format("memory {} used of {}, {} in a grace period\n", human_bytes(s.used_bytes),
+                      human_bytes(s.capacity_bytes), human_bytes(s.resting_bytes));
   return text + fmt::format("clients {} now, {} lost, {} refused; {} session{} at {} worker{}\n", s.clients,
                             s.clients_lost, s.clients_refused, s.sessions, s.sessions == 1 ? "" : "s", s.workers,
                             s.workers == 1 ? "" : "s");
@@ -170,11 +169,10 @@ std::string removals_text(const kv::ServerStatistics& s) {
 
 std::string statistics_text(const kv::ServerStatistics& s) {
   return store_text(s) +
-         fmt::format("operations: {} put, {} get ({} hits), {} cas, {} del, {} failed{}\n", s.puts, s.gets, s.hits,
-                     s.compare_and_swaps, s.erases, s.failures, refusals_text(s)) +
-         fmt::format("hit rate {:.1f} %, with {} gets that clients did by reads\n", 100 * s.hit_rate(),
-                     s.of(OperationKind::kRead).requests) +
-         removals_text(s) +
+         fmt::format("operations: {} put, {} get by READ, {} get by message ({} hits), {} cas, {} del, {} failed{}\n",
+                     s.puts, s.of(OperationKind::kRead).requests, s.gets, s.hits, s.compare_and_swaps, s.erases,
+                     s.failures, refusals_text(s)) +
+         fmt::format("hit rate {:.1f} %\n", 100 * s.hit_rate()) + removals_text(s) +
          times_text(s, "requests", [](std::uint64_t requests) { return fmt::format("{}", requests); }) +
          classes_text(s);
 }
@@ -206,13 +204,12 @@ std::string statistics_json(const kv::ServerStatistics& s) {
   }
   return json_line("items", s.items, "cells", s.cells, "max_items", s.max_items, "index_entries", s.index_entries,
                    "last_version", s.last_version, "used_bytes", s.used_bytes, "capacity_bytes", s.capacity_bytes,
-                   "resting_bytes", s.resting_bytes, "leases", s.leases, "lease_bytes", s.lease_bytes, "adoptions",
-                   s.adoptions, "clients", s.clients, "clients_lost", s.clients_lost, "clients_refused",
-                   s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts", s.puts, "gets", s.gets,
-                   "hits", s.hits, "reads", s.of(OperationKind::kRead).requests, "hit_rate", Fixed{s.hit_rate(), 4},
-                   "erases", s.erases, "compare_and_swaps", s.compare_and_swaps, "failures", s.failures, "denied",
-                   s.refusals.denied, "over_quota", s.refusals.over_quota, "expired", s.expired, "evicted", s.evicted,
-                   "operations", operations, "memory", memory);
+                   "resting_bytes", s.resting_bytes, "clients", s.clients, "clients_lost", s.clients_lost,
+                   "clients_refused", s.clients_refused, "sessions", s.sessions, "workers", s.workers, "puts", s.puts,
+                   "gets", s.gets, "hits", s.hits, "reads", s.of(OperationKind::kRead).requests, "hit_rate",
+                   Fixed{s.hit_rate(), 4}, "erases", s.erases, "compare_and_swaps", s.compare_and_swaps, "failures",
+                   s.failures, "denied", s.refusals.denied, "over_quota", s.refusals.over_quota, "expired", s.expired,
+                   "evicted", s.evicted, "operations", operations, "memory", memory);
 }
 
 std::string metrics_text(const kv::Server& server, unsigned workers) {
@@ -227,9 +224,9 @@ std::string metrics_text(const kv::Server& server, unsigned workers) {
   out.single("max_items", "gauge", "Keys that the store can hold.", all.max_items);
   out.single("index_entries", "gauge", "Places of the index; as many are taken as there are items.", all.index_entries);
   add_memory(out, all);
-  out.single("leases", "gauge", "Blocks that trusted clients may write their next large values into.", all.leases);
-  out.single("lease_bytes", "gauge", "Item memory of these blocks.", all.lease_bytes);
-  out.single("adoptions_total", "counter", "Values that clients wrote in place.", all.adoptions);
+  out.single("leases", "gauge", "Always 0 since 0.1.", all.leases);
+  out.single("lease_bytes", "gauge", "Always 0 since 0.1.", all.lease_bytes);
+  out.single("adoptions_total", "counter", "Always 0 since 0.1.", all.adoptions);
   out.single("clients", "gauge", "Clients connected.", all.clients);
   out.single("sessions", "gauge", "Channels of clients to workers.", all.sessions);
   out.single("clients_lost_total", "counter", "Clients that disappeared without closing.", all.clients_lost);

@@ -1,6 +1,7 @@
 #include "base/error.hpp"
 #include "info_host.hpp"
 #include "kv_process.hpp"
+#include "paths.hpp"
 #include "process.hpp"
 #include "shell.hpp"
 #include "transport.hpp"
@@ -23,7 +24,7 @@ using test::fix_of;
 using test::from_json;
 using test::have_python;
 using test::run;
-using Ran = test::ShellRan;
+using test::ShellRan;
 using Kind = Finding::Kind;
 using namespace std::string_view_literals;
 
@@ -525,14 +526,14 @@ TEST(InfoJson, HasTheFactsOfTheText) {
 // The real program, on this machine.
 
 TEST(InfoProgram, TextAndJson) {
-  const Ran text = run(VERBENA_PROGRAM);
+  const ShellRan text = run(test::tested_program());
   EXPECT_EQ(text.exit, 0);
   for (const char* section : {"NIC  ", "RDMA devices\n", "Memory\n", "Limits\n", "Permissions (tried)\n"}) {
     EXPECT_TRUE(has(text.out, section)) << section << " in\n" << text.out;
   }
   EXPECT_TRUE(has(text.out, "NIC             soft: ")) << text.out;
 
-  const Ran json = run(VERBENA_PROGRAM " --json");
+  const ShellRan json = run(test::tested_program() + " --json");
   EXPECT_EQ(json.exit, 0);
   if (have_python()) {
     EXPECT_EQ(from_json(json.out, "data[\"nic\"][\"name\"]"), "soft");
@@ -540,17 +541,17 @@ TEST(InfoProgram, TextAndJson) {
   }
 
   // The kernel ends a process whose memfd grows past this limit, unless it ignores that signal.
-  const Ran limited = run("ulimit -f 8; " VERBENA_PROGRAM);
+  const ShellRan limited = run("ulimit -f 8; " + test::tested_program());
   EXPECT_EQ(limited.exit, 0);
   EXPECT_TRUE(has(limited.out, "NIC             none: ")) << limited.out;
   EXPECT_TRUE(has(limited.out, "      ulimit -f unlimited  # ")) << limited.out;
 
-  EXPECT_TRUE(has(run(VERBENA_PROGRAM " --version").out, "verbena-info 0"));
+  EXPECT_TRUE(has(run(test::tested_program() + " --version").out, "verbena-info 0"));
 }
 
 TEST(InfoProgram, PlansAServer) {
-  const std::string plan = VERBENA_PROGRAM " --plan -d soft -m 64 -w 3 --max-clients 5 --lease-kib 128";
-  const Ran text = run(plan);
+  const std::string plan = test::tested_program() + " --plan -d soft -m 64 -w 3 --max-clients 5 --lease-kib 128";
+  const ShellRan text = run(plan);
   EXPECT_EQ(text.exit, 0);
   for (const char* part : {"NIC           soft: ", "Placement\n  The machine has ", "Pools of the server", ": items ",
                            "sessions: channel: lease ", "Pools of one client", "  sum: "}) {
@@ -559,17 +560,17 @@ TEST(InfoProgram, PlansAServer) {
   EXPECT_FALSE(has(text.out, "Refused")) << text.out;
 
   // One cpu: nobody polls, and it says why.
-  const Ran one = run("taskset -c $(taskset -cp $$ | sed 's/.*[^0-9]//') " + plan);
+  const ShellRan one = run("taskset -c $(taskset -cp $$ | sed 's/.*[^0-9]//') " + plan);
   EXPECT_EQ(one.exit, 0);
   EXPECT_TRUE(has(one.out, "Pollers 0 to 2 wait by the policy `event`: there is one cpu")) << one.out;
 
   // As asked for, where nothing is in its way.
-  const Ran event = run(plan + " --wait event");
+  const ShellRan event = run(plan + " --wait event");
   EXPECT_TRUE(has(event.out, "Pollers 0 to 2 wait by the policy `event`") &&
               (has(event.out, "as asked for") || has(event.out, "there is one cpu")))
       << event.out;
 
-  const Ran json = run(plan + " --json");
+  const ShellRan json = run(plan + " --json");
   EXPECT_EQ(json.exit, 0);
   if (!have_python()) GTEST_SKIP() << "python3 is not there: JSON is not looked at";
   EXPECT_EQ(from_json(json.out, "len(data[\"placement\"][\"workers\"])"), "3");
@@ -585,13 +586,14 @@ TEST(InfoProgram, PlansAServer) {
 }
 
 TEST(InfoProgram, PlansSayWhatWouldBeRefused) {
-  const Ran large = run(VERBENA_PROGRAM " --plan -d soft -m 900000");
+  const ShellRan large = run(test::tested_program() + " --plan -d soft -m 900000");
   EXPECT_EQ(large.exit, 0);
   EXPECT_TRUE(has(large.out, "Refused\n  the pools at the start and of one client take ")) << large.out;
   EXPECT_TRUE(has(large.out, ", most of it worker 0: items (900000 MiB), and ")) << large.out;
-  const Ran many = run(VERBENA_PROGRAM " --plan -d soft -m 64 --depth 1 --max-clients 1024 --lease-kib 1048576");
+  const ShellRan many =
+      run(test::tested_program() + " --plan -d soft -m 64 --depth 1 --max-clients 1024 --lease-kib 1048576");
   EXPECT_TRUE(has(many.out, "With all 1024 clients the pools take ")) << many.out;
-  const Ran deep = run(VERBENA_PROGRAM " --plan -d soft --depth 1024 --max-clients 1024");
+  const ShellRan deep = run(test::tested_program() + " --plan -d soft --depth 1024 --max-clients 1024");
   EXPECT_TRUE(has(deep.out, " completion entries of one worker are needed")) << deep.out;
 }
 
@@ -634,10 +636,8 @@ TEST(InfoUsage, WrongCommandLinesSayWhatIsWrong) {
       {{"-S"}, {"--socket requires --plan"}},
       {{"-a", "::1", "--json"}, {"--address requires --plan"}},
       {{"--allow-uid", "5"}, {"--allow-uid requires --plan"}},
-      {{"--trusted-clients"}, {"--trusted-clients requires --plan"}},
       // Together.
-      {{"--plan", "-d", "soft", "--trusted-clients", "--require-hugepages"},
-       {"--require-hugepages", "--trusted-clients"}},
+      {{"--plan", "-d", "soft", "--trusted-clients"}, {"--trusted-clients was removed in 0.1"}},
       {{"--plan", "-d", "soft", "-m", "1", "--max-value-mib", "4"},
        {"--max-value-mib is 4 (4194304 bytes)", "1 to 516096"}},
       {{"--plan", "-d", "soft", "-m", "1", "--max-items", "1000000"}, {"--max-items is 1000000", "--memory is 1 MiB"}},

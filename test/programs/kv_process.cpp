@@ -1,4 +1,5 @@
 #include "kv_process.hpp"
+#include "paths.hpp"
 #include "words.hpp"
 
 #include <verbena/deadline.hpp>
@@ -44,7 +45,7 @@ std::vector<char*> as_argv(std::vector<std::string>& words) {
       (::setgroups(0, nullptr) != 0 || ::setresgid(*user, *user, *user) != 0 || ::setresuid(*user, *user, *user) != 0))
     ::_exit(125);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::execv(VERBENA_PROGRAM, argv);
+  ::execv(argv[0], argv);
   ::_exit(126);
 }
 
@@ -69,7 +70,7 @@ void take(int& fd, std::string& text) {
 KvProcess::KvProcess(const Arguments& arguments, std::optional<uid_t> user) {
   // A child that ends early must not end the test by SIGPIPE.
   std::signal(SIGPIPE, SIG_IGN);
-  std::vector<std::string> words{VERBENA_PROGRAM};
+  std::vector<std::string> words{tested_program()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   const std::vector<char*> argv = as_argv(words);
   std::array<int, 2> in{}, out{}, err{};
@@ -165,8 +166,8 @@ Ran KvProcess::finish(const std::string& input) {
 Ran run_kv(const Arguments& arguments, const std::string& input) { return KvProcess(arguments).finish(input); }
 
 void expect_refused(const std::vector<Wrong>& all, std::string name) {
-  const std::string_view path = VERBENA_PROGRAM;
-  const std::string front = (name.empty() ? std::string(path.substr(path.rfind('/') + 1)) : std::move(name)) + ": ";
+  const std::string path = tested_program();
+  const std::string front = (name.empty() ? path.substr(path.rfind('/') + 1) : std::move(name)) + ": ";
   for (const Wrong& each : all) {
     SCOPED_TRACE(testing::PrintToString(each.arguments));
     const Ran ran = run_kv(each.arguments);
@@ -225,7 +226,7 @@ KvTerminal::KvTerminal(std::uint16_t port)
     : KvTerminal({"shell", "-p", std::to_string(port), "--timeout-ms", "30000"}) {}
 
 KvTerminal::KvTerminal(const Arguments& arguments, const std::string& history) {
-  std::vector<std::string> words{VERBENA_PROGRAM};
+  std::vector<std::string> words{tested_program()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   const std::vector<char*> argv = as_argv(words);
   winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};

@@ -1,4 +1,5 @@
-// Runs the real verbena-kv (or what VERBENA_PROGRAM names): one command to its end, or a server beside the test.
+// Runs the program that VERBENA_PROGRAM names in the environment, verbena-kv in most suites: one command to its end, or
+// a server beside the test.
 #pragma once
 
 #include <sys/types.h>

@@ -74,9 +74,9 @@ const std::vector<PerfTestFacts>& tests_to_run() {
   return tests;
 }
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool has_text(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-testing::AssertionResult ended(const Ran& ran, int exit) {
+testing::AssertionResult perf_ended(const Ran& ran, int exit) {
   if (ran.exit == exit && (exit == 0 ? ran.err.empty() : ran.err.starts_with("verbena-perf: ")))
     return testing::AssertionSuccess();
   return testing::AssertionFailure() << "exit " << ran.exit << " (expected " << exit << "), signal " << ran.signal
@@ -226,18 +226,18 @@ TEST(PerfUsage, Sweeps) {
 
 TEST(PerfUsage, HelpAndVersionGoToStdout) {
   const Ran help = test::run_kv({"--help"});
-  EXPECT_TRUE(ended(help, 0));
-  for (const PerfTestFacts& facts : perf_tests()) EXPECT_TRUE(has(help.out, facts.what)) << facts.name;
+  EXPECT_TRUE(perf_ended(help, 0));
+  for (const PerfTestFacts& facts : perf_tests()) EXPECT_TRUE(has_text(help.out, facts.what)) << facts.name;
   EXPECT_TRUE(test::run_kv({"--version"}).out.starts_with("verbena-perf "));
 }
 
 TEST(PerfUsage, NobodyThereAndNoSuchDeviceHaveTheirReasons) {
   const Ran nobody = test::run_kv({"read", "-p", "1"});
-  EXPECT_TRUE(ended(nobody, 3));
-  EXPECT_TRUE(has(nobody.err, "connection refused")) << nobody.err;
+  EXPECT_TRUE(perf_ended(nobody, 3));
+  EXPECT_TRUE(has_text(nobody.err, "connection refused")) << nobody.err;
   const Ran device = test::run_kv({"read", "-d", "no_such0"});
-  EXPECT_TRUE(ended(device, 3));
-  EXPECT_TRUE(ended(test::run_kv({"server", "-p", "0", "-d", "no_such0"}), 3));
+  EXPECT_TRUE(perf_ended(device, 3));
+  EXPECT_TRUE(perf_ended(test::run_kv({"server", "-p", "0", "-d", "no_such0"}), 3));
 }
 
 // --- runs
@@ -253,12 +253,12 @@ TEST(PerfRun, EveryTestAndSize) {
                                              : std::vector<Arguments>{{}};
     for (const Arguments& size : sizes) {
       const Ran ran = server.run(facts.name, size);
-      ASSERT_TRUE(ended(ran, 0)) << facts.name << ' ' << testing::PrintToString(size);
-      EXPECT_EQ(has(ran.out, "median"), facts.pace != PerfPace::kStream) << ran.out;
-      EXPECT_EQ(has(ran.out, "one way"), facts.ping_pong()) << ran.out;
-      EXPECT_EQ(has(ran.out, "bandwidth"), !facts.ping_pong()) << ran.out;
-      EXPECT_EQ(has(ran.out, "a handler answers"), facts.keeps_server_busy()) << ran.out;
-      EXPECT_TRUE(has(ran.out, "% of a core")) << ran.out;
+      ASSERT_TRUE(perf_ended(ran, 0)) << facts.name << ' ' << testing::PrintToString(size);
+      EXPECT_EQ(has_text(ran.out, "median"), facts.pace != PerfPace::kStream) << ran.out;
+      EXPECT_EQ(has_text(ran.out, "one way"), facts.ping_pong()) << ran.out;
+      EXPECT_EQ(has_text(ran.out, "bandwidth"), !facts.ping_pong()) << ran.out;
+      EXPECT_EQ(has_text(ran.out, "a handler answers"), facts.keeps_server_busy()) << ran.out;
+      EXPECT_TRUE(has_text(ran.out, "% of a core")) << ran.out;
     }
   }
 }
@@ -266,13 +266,14 @@ TEST(PerfRun, EveryTestAndSize) {
 TEST(PerfRun, AWindowIsAsLongAsTheServerMadeIt) {
   Server server({"--window", "8K"});
   ASSERT_FALSE(server.port().empty());
-  EXPECT_TRUE(ended(server.run("write", {"-s", "8K"}), 0));
+  EXPECT_TRUE(perf_ended(server.run("write", {"-s", "8K"}), 0));
   const Ran refused = server.run("write", {"-s", "9K"});
-  EXPECT_TRUE(ended(refused, 3));
-  EXPECT_TRUE(has(refused.err, "rejected: the server's windows have 8192 B: start it with --window 9216"))
+  EXPECT_TRUE(perf_ended(refused, 3));
+  EXPECT_TRUE(has_text(refused.err, "rejected: the server's windows have 8192 B: start it with --window 9216"))
       << refused.err;
-  EXPECT_TRUE(ended(server.run("message", {"-s", "9K"}), 0));
-  EXPECT_TRUE(ended(test::run_kv({"write", "--local", "-d", device(), "-s", "2M", "-n", "5", "--warm-up", "1"}), 0));
+  EXPECT_TRUE(perf_ended(server.run("message", {"-s", "9K"}), 0));
+  EXPECT_TRUE(
+      perf_ended(test::run_kv({"write", "--local", "-d", device(), "-s", "2M", "-n", "5", "--warm-up", "1"}), 0));
 }
 
 TEST(PerfRun, WithoutThePrivilegeOnlyPhysicalAddressesAreRefused) {
@@ -283,7 +284,7 @@ TEST(PerfRun, WithoutThePrivilegeOnlyPhysicalAddressesAreRefused) {
       return test::run_kv({test, "--local", "-d", device(), "-n", "10", "--warm-up", "0", "--timeout-ms", "20000"});
     };
     const Ran refused = run("pa-read");
-    if (refused.exit != 3 || !has(refused.err, "CAP_SYS_ADMIN"))
+    if (refused.exit != 3 || !has_text(refused.err, "CAP_SYS_ADMIN"))
       return fmt::format("exit {}: {}{}", refused.exit, refused.out, refused.err);
     const Ran read = run("read");
     return read.exit == 0 ? "" : "a plain read: " + read.err;
@@ -295,15 +296,15 @@ TEST(PerfRun, OtherToolsNamesOfATestAreTaken) {
   ASSERT_FALSE(server.port().empty());
   for (const auto& [name, own] : {std::pair("send", "message"), std::pair("send-bw", "message-bw")}) {
     const Ran ran = server.run(name, {"--json"});
-    EXPECT_TRUE(ended(ran, 0)) << name;
-    EXPECT_TRUE(has(ran.out, fmt::format("\"test\":\"{}\",", own))) << ran.out;
+    EXPECT_TRUE(perf_ended(ran, 0)) << name;
+    EXPECT_TRUE(has_text(ran.out, fmt::format("\"test\":\"{}\",", own))) << ran.out;
   }
 }
 
 TEST(PerfRun, RoundsPassTheMarkOfOneByte) {
   Server server;
   ASSERT_FALSE(server.port().empty());
-  EXPECT_TRUE(ended(
+  EXPECT_TRUE(perf_ended(
       test::run_kv({"pingpong", "-p", server.port(), "-d", device(), "-s", "1", "-n", "1000", "--warm-up", "0"}), 0));
 }
 
@@ -319,12 +320,12 @@ TEST(PerfRun, OptionsSayWhichOtherUsersMayConnect) {
     const Server closed;
     ASSERT_FALSE(closed.port().empty());
     const Ran refused = run(closed);
-    EXPECT_TRUE(ended(refused, 3));
-    EXPECT_TRUE(has(refused.err, "not allowed")) << refused.err;
+    EXPECT_TRUE(perf_ended(refused, 3));
+    EXPECT_TRUE(has_text(refused.err, "not allowed")) << refused.err;
   }
   const Server open({"--allow-uid", "1234", "--allow-uid", std::to_string(kStranger)});
   ASSERT_FALSE(open.port().empty());
-  EXPECT_TRUE(ended(run(open), 0));
+  EXPECT_TRUE(perf_ended(run(open), 0));
 }
 
 TEST(PerfRun, WithAKeyOnBothSides) {
@@ -332,10 +333,10 @@ TEST(PerfRun, WithAKeyOnBothSides) {
   const test::KeyFile keys;
   const Server server({"--key-file", keys.path()});
   ASSERT_FALSE(server.port().empty());
-  EXPECT_TRUE(ended(server.run("read", {"--key-file", keys.path(), "--key-name", "old"}), 0));
+  EXPECT_TRUE(perf_ended(server.run("read", {"--key-file", keys.path(), "--key-name", "old"}), 0));
   const Ran refused = server.run("read");
-  EXPECT_TRUE(ended(refused, 3));
-  EXPECT_TRUE(has(refused.err, "the server asks for a key")) << refused.err;
+  EXPECT_TRUE(perf_ended(refused, 3));
+  EXPECT_TRUE(has_text(refused.err, "the server asks for a key")) << refused.err;
 }
 
 /// Counts that neither connections nor depth divide.
@@ -350,14 +351,14 @@ TEST(PerfRun, ThreadsAndConnections) {
     if (facts.overlaps()) more = with(more, {"--connections", "3"});
     if (facts.pipelined()) more = with(more, {"--depth", "6"});
     const Ran ran = server.run(facts.name, more, "61");
-    ASSERT_TRUE(ended(ran, 0)) << facts.name;
+    ASSERT_TRUE(perf_ended(ran, 0)) << facts.name;
     EXPECT_EQ(test::from_json(ran.out, "data[\"threads\"], data[\"operations\"], data[\"connections\"]"),
               facts.overlaps() ? "2 122 3" : "2 122 1")
         << facts.name << ran.out;
   }
   const Ran refused = server.run("pingpong", {"--threads", "2"});
-  EXPECT_TRUE(ended(refused, 3));
-  EXPECT_TRUE(has(refused.err, "rejected: the listener's thread polls for one ping-pong")) << refused.err;
+  EXPECT_TRUE(perf_ended(refused, 3));
+  EXPECT_TRUE(has_text(refused.err, "rejected: the listener's thread polls for one ping-pong")) << refused.err;
 }
 
 TEST(PerfRun, AThreadForEachConnectionMayAnswer) {
@@ -366,17 +367,17 @@ TEST(PerfRun, AThreadForEachConnectionMayAnswer) {
   ASSERT_FALSE(server.port().empty());
   for (const char* test : {"message", "write-imm", "pingpong"}) {
     const Ran ran = server.run(test, {"--threads", "2", "--json"}, "20");
-    ASSERT_TRUE(ended(ran, 0)) << test;
+    ASSERT_TRUE(perf_ended(ran, 0)) << test;
     EXPECT_EQ(test::from_json(ran.out, "data[\"served_by\"], data[\"operations\"]"), "thread 40") << test;
   }
-  EXPECT_TRUE(ended(server.run("message-bw", {"--connections", "3", "-s", "20K"}), 0));
+  EXPECT_TRUE(perf_ended(server.run("message-bw", {"--connections", "3", "-s", "20K"}), 0));
   const Ran text = server.run("message");
-  ASSERT_TRUE(ended(text, 0));
-  EXPECT_TRUE(has(text.out, "a thread for each connection receives and answers")) << text.out;
-  EXPECT_TRUE(ended(server.process().finish(), 0)) << "its threads end with it";
+  ASSERT_TRUE(perf_ended(text, 0));
+  EXPECT_TRUE(has_text(text.out, "a thread for each connection receives and answers")) << text.out;
+  EXPECT_TRUE(perf_ended(server.process().finish(), 0)) << "its threads end with it";
   const Ran local =
       test::run_kv({"message", "--local", "--serve", "thread", "-d", device(), "-n", "20", "--warm-up", "2"});
-  EXPECT_TRUE(ended(local, 0));
+  EXPECT_TRUE(perf_ended(local, 0));
 }
 
 /// Everything that is promised of a row, of each test.
@@ -402,7 +403,7 @@ TEST(PerfRun, JsonHasWhatWasMeasuredAndOn) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
   for (const PerfTestFacts& facts : tests_to_run()) {
     const Ran ran = test::run_kv({facts.name, "--local", "-d", device(), "-n", "40", "--warm-up", "3", "--json"});
-    ASSERT_TRUE(ended(ran, 0)) << facts.name;
+    ASSERT_TRUE(perf_ended(ran, 0)) << facts.name;
     EXPECT_EQ(test::from_json(ran.out,
                               "data[\"test\"], data[\"iterations\"], data[\"warm_up\"], data[\"nic\"],"
                               "data[\"bytes\"], data[\"in_flight\"], data[\"served_by\"]"),
@@ -418,32 +419,32 @@ TEST(PerfRun, JsonHasWhatWasMeasuredAndOn) {
 TEST(PerfRun, LimitsOfTheMachineAreRowsOfTheirOwn) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
   const Ran copy = test::run_kv({"memcpy", "-s", "64K", "-n", "50", "--warm-up", "5", "--json"});
-  ASSERT_TRUE(ended(copy, 0));
+  ASSERT_TRUE(perf_ended(copy, 0));
   EXPECT_EQ(test::from_json(copy.out, kSchema), "True True True True") << copy.out;
   EXPECT_EQ(test::from_json(copy.out, kLatencySchema), "True True True True") << copy.out;
   EXPECT_EQ(test::from_json(copy.out,
                             "data[\"test\"], data[\"bytes\"], data[\"operations\"],"
                             "data[\"latency\"][\"one_way\"], data[\"memory_bytes_per_s\"] > 0"),
             "memcpy 65536 50 False True");
-  EXPECT_TRUE(ended(test::run_kv({"memcpy", "--sweep", "3..5", "-n", "50"}), 0));
+  EXPECT_TRUE(perf_ended(test::run_kv({"memcpy", "--sweep", "3..5", "-n", "50"}), 0));
 
   const Ran line = test::run_kv({"line", "-n", "6400", "--warm-up", "64", "--json"});
   const Ran wake = test::run_kv({"wake", "-n", "20", "--warm-up", "2", "--idle-us", "100", "--json"});
   if (allowed_cpus().size() < 2) {
     for (const Ran& ran : {line, wake}) {
-      EXPECT_TRUE(ended(ran, 3));
-      EXPECT_TRUE(has(ran.err, "needs two cpus")) << ran.err;
+      EXPECT_TRUE(perf_ended(ran, 3));
+      EXPECT_TRUE(has_text(ran.err, "needs two cpus")) << ran.err;
     }
     return;
   }
-  ASSERT_TRUE(ended(line, 0));
+  ASSERT_TRUE(perf_ended(line, 0));
   EXPECT_EQ(test::from_json(line.out, kSchema), "True True True True") << line.out;
   EXPECT_EQ(test::from_json(line.out, kLatencySchema), "True True True True") << line.out;
   EXPECT_EQ(test::from_json(line.out,
                             "data[\"test\"], len(set(data[\"cpus\"])), data[\"latency\"][\"one_way\"],"
                             "0 < data[\"operations\"] <= 6400"),
             "line 2 True True");
-  ASSERT_TRUE(ended(wake, 0));
+  ASSERT_TRUE(perf_ended(wake, 0));
   EXPECT_EQ(test::from_json(wake.out, kSchema), "True True True True") << wake.out;
   EXPECT_EQ(test::from_json(wake.out, kLatencySchema), "True True True True") << wake.out;
   EXPECT_EQ(test::from_json(wake.out,
@@ -456,12 +457,12 @@ TEST(PerfRun, ASweepIsARowASize) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
   const Arguments sweep{"write", "--local", "-d", device(), "--sweep", "3..9", "-n", "20", "--warm-up", "2"};
   const Ran table = test::run_kv(sweep);
-  ASSERT_TRUE(ended(table, 0));
-  EXPECT_TRUE(has(table.out, "99.9 %")) << table.out;
+  ASSERT_TRUE(perf_ended(table, 0));
+  EXPECT_TRUE(has_text(table.out, "99.9 %")) << table.out;
   for (const char* row : {"\n           3 ", "\n           4 ", "\n           8 ", "\n           9 "})
-    EXPECT_TRUE(has(table.out, row)) << table.out;
+    EXPECT_TRUE(has_text(table.out, row)) << table.out;
   const Ran json = test::run_kv(with(sweep, {"--json"}));
-  ASSERT_TRUE(ended(json, 0));
+  ASSERT_TRUE(perf_ended(json, 0));
   EXPECT_EQ(test::from_json_lines(json.out, "[row[\"bytes\"] for row in data]"), "[3, 4, 8, 9]");
 }
 
@@ -469,7 +470,7 @@ TEST(PerfRun, OneReadingOfTheClockForSeveralOperations) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
   const Ran ran = test::run_kv(
       {"read", "--local", "-d", device(), "-n", "100", "--warm-up", "10", "--clock-every", "32", "--json"});
-  ASSERT_TRUE(ended(ran, 0));
+  ASSERT_TRUE(perf_ended(ran, 0));
   EXPECT_EQ(test::from_json(ran.out, "data[\"operations\"], data[\"latency\"][\"samples\"], data[\"clock_every\"]"),
             "100 4 32");
 }
@@ -478,10 +479,10 @@ TEST(PerfRun, MessagesAfterSilence) {
   if (!test::have_python()) GTEST_SKIP() << "python3 is not there to parse JSON";
   const Arguments idle{"message", "--local", "-d", device(), "--idle-us", "2000", "-n", "20", "--warm-up", "2"};
   const Ran text = test::run_kv(idle);
-  ASSERT_TRUE(ended(text, 0));
-  EXPECT_TRUE(has(text.out, "after 2000 us of silence each")) << text.out;
+  ASSERT_TRUE(perf_ended(text, 0));
+  EXPECT_TRUE(has_text(text.out, "after 2000 us of silence each")) << text.out;
   const Ran json = test::run_kv(with(idle, {"--json"}));
-  ASSERT_TRUE(ended(json, 0));
+  ASSERT_TRUE(perf_ended(json, 0));
   EXPECT_EQ(test::from_json(json.out, "data[\"idle_us\"], data[\"latency\"][\"samples\"], data[\"seconds\"] >= 0.04"),
             "2000 20 True")
       << json.out;
@@ -490,13 +491,13 @@ TEST(PerfRun, MessagesAfterSilence) {
 TEST(PerfRun, ServerEndsWithItsLastClient) {
   Server once({"--once"});
   ASSERT_FALSE(once.port().empty());
-  EXPECT_TRUE(ended(once.run("read"), 0));
-  EXPECT_TRUE(ended(once.process().finish(), 0));
+  EXPECT_TRUE(perf_ended(once.run("read"), 0));
+  EXPECT_TRUE(perf_ended(once.process().finish(), 0));
   Server server({"--clients", "2"});
   ASSERT_FALSE(server.port().empty());
-  EXPECT_TRUE(ended(server.run("read"), 0));
-  EXPECT_TRUE(ended(server.run("message"), 0));
-  EXPECT_TRUE(ended(server.process().finish(), 0));
+  EXPECT_TRUE(perf_ended(server.run("read"), 0));
+  EXPECT_TRUE(perf_ended(server.run("message"), 0));
+  EXPECT_TRUE(perf_ended(server.process().finish(), 0));
 }
 
 TEST(PerfRun, ALocalServerThatStaysIsForced) {
@@ -523,9 +524,9 @@ TEST(PerfEnds, ServersDeathEndsEveryTest) {
     ASSERT_FALSE(client.first_line().empty()) << test;
     server.process().send(SIGKILL);
     const Ran ran = client.finish();
-    EXPECT_TRUE(ended(ran, 3)) << test;
+    EXPECT_TRUE(perf_ended(ran, 3)) << test;
     // On a device it depends on what went first: nobody answers, or the memory is not registered any more.
-    EXPECT_TRUE(has(ran.err, is_soft() ? "peer lost: the run broke after " : ": the run broke after "))
+    EXPECT_TRUE(has_text(ran.err, is_soft() ? "peer lost: the run broke after " : ": the run broke after "))
         << test << ": " << ran.err;
   }
 }
@@ -539,7 +540,7 @@ TEST(PerfEnds, ClientsDeathLeavesTheServerToTheNext) {
       KvProcess client(server.endless(test, "5000"));
       ASSERT_FALSE(client.first_line().empty()) << test;
     }
-    EXPECT_TRUE(ended(server.run("read"), 0)) << "after " << test;
+    EXPECT_TRUE(perf_ended(server.run("read"), 0)) << "after " << test;
   }
 }
 
@@ -551,8 +552,8 @@ TEST(PerfEnds, SilentServerIsTimedOut) {
     ASSERT_FALSE(client.first_line().empty()) << test;
     server.process().send(SIGSTOP);
     const Ran ran = client.finish();
-    EXPECT_TRUE(ended(ran, 3)) << test;
-    EXPECT_TRUE(has(ran.err, "timed out: the run broke after ")) << test << ": " << ran.err;
+    EXPECT_TRUE(perf_ended(ran, 3)) << test;
+    EXPECT_TRUE(has_text(ran.err, "timed out: the run broke after ")) << test << ": " << ran.err;
   }
 }
 
@@ -563,7 +564,7 @@ TEST(PerfEnds, SilentClientOfAPingPongIsTimedOut) {
   KvProcess client(server.endless("pingpong", "3600000"));
   ASSERT_FALSE(client.first_line().empty());
   client.send(SIGSTOP);
-  EXPECT_TRUE(ended(server.run("read"), 0));
+  EXPECT_TRUE(perf_ended(server.run("read"), 0));
 }
 
 // --- clients that are none
@@ -599,7 +600,7 @@ class PerfHostile : public testing::Test {
     const auto answer = stranger_->receive(buffer);
     ASSERT_FALSE(answer.has_value());
     EXPECT_EQ(answer.error(), Status::kClosed) << to_string(answer.error());
-    EXPECT_TRUE(ended(server_.run("read"), 0));
+    EXPECT_TRUE(perf_ended(server_.run("read"), 0));
   }
 
   Server server_{Arguments{"--once"}};
@@ -621,7 +622,7 @@ TEST_F(PerfHostile, GarbageBeforeAConnection) {
   char byte = 0;
   EXPECT_LE(::recv(fd, &byte, 1, 0), 512) << "closed, with or without a word";
   ::close(fd);
-  EXPECT_TRUE(ended(server_.run("read"), 0));
+  EXPECT_TRUE(perf_ended(server_.run("read"), 0));
 }
 
 TEST_F(PerfHostile, NoRequest) {
@@ -653,7 +654,7 @@ TEST_F(PerfHostile, ARequestThatTheWindowHolds) {
 TEST_F(PerfHostile, AByeWithoutARunCountsForNothing) {
   ASSERT_EQ(stranger_->send(bytes_of(kBye)), Status::kOk);
   expect_sent_away();
-  EXPECT_TRUE(ended(server_.process().finish(), 0));
+  EXPECT_TRUE(perf_ended(server_.process().finish(), 0));
 }
 
 TEST_F(PerfHostile, OneRunAConnection) {
@@ -670,7 +671,7 @@ TEST_F(PerfHostile, OneRunAConnection) {
 TEST_F(PerfHostile, ABrokenRunDoesNotCount) {
   ASSERT_TRUE(ask(bytes_of(kRun)).has_value());
   stranger_.reset();
-  EXPECT_TRUE(ended(server_.run("read"), 0));
+  EXPECT_TRUE(perf_ended(server_.run("read"), 0));
   const Ran ran = server_.process().finish();
   EXPECT_EQ(ran.exit, 0) << ran.err;
   EXPECT_EQ(ran.err, "verbena-perf: closed: a run of read with 64 B broke\n");
@@ -696,8 +697,8 @@ TEST_F(PerfHostile, APingPongWithoutAWindow) {
 TEST_F(PerfHostile, TwoRunsAtOnceAreTold) {
   ASSERT_TRUE(ask(bytes_of(kRun)).has_value());
   const Ran ran = server_.run("message");
-  ASSERT_TRUE(ended(ran, 0));
-  EXPECT_TRUE(has(ran.out, "the server served 1 other runs meanwhile")) << ran.out;
+  ASSERT_TRUE(perf_ended(ran, 0));
+  EXPECT_TRUE(has_text(ran.out, "the server served 1 other runs meanwhile")) << ran.out;
 }
 
 TEST(PerfWire, TakesWhatItsOwnClientsAndServersSay) {
