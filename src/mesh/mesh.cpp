@@ -300,7 +300,7 @@ class MeshOfProcesses::Guest final : public node::Acceptor::Guest {
   Result<void> step() override { return peer_->connection().connect(Deadline::now()); }
   int fd() const noexcept override { return peer_->connection().wait_fd(); }
   short events() const noexcept override { return peer_->connection().wait_events(); }
-  void done() noexcept override { mesh_.hand_over(std::move(peer_), thread_); }
+  void done(const node::Acceptor::Stay& /*stay*/) noexcept override { mesh_.hand_over(std::move(peer_), thread_); }
   void refuse(const Error& why) noexcept override { peer_->connection().refuse(why); }
 
  private:

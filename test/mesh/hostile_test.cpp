@@ -5,6 +5,8 @@
 
 #include <chaos.hpp>
 
+#include <verbena/typed_mesh.hpp>
+
 #include <functional>
 #include <string>
 
@@ -138,6 +140,53 @@ TEST_F(HostilePeer, WhatIsNoFrameEndsItsConnection) {
     EXPECT_EQ(news.status, Status::kProtocol) << to_string(news.status);
     EXPECT_EQ(lane(0).send(1, Bytes(1), 0), Status::kProtocol);
   }
+}
+
+// The user is told only of bytes that a peer had the right to write.
+TEST_F(HostilePeer, AClaimToHaveWrittenNeedsTheRightToWrite) {
+  using rdma::Access;
+  static std::array<std::byte, 64> memory;  // It stays as long as the mesh.
+  for (const Access access : {Access::kLocal, Access::kRead, Access::kAtomic, Access::kRead | Access::kWrite}) {
+    SCOPED_TRACE(static_cast<int>(access));
+    Hostile hostile(directory.path());
+    ASSERT_NO_FATAL_FAILURE(start_with(hostile));
+    ASSERT_OK(meshes[0]->add(memory, access));
+    hostile.say(wire::bytes_of(wire::WrittenFrame{.head = {.kind = wire::Kind::kWritten, .has_immediate = 1},
+                                                  .address = reinterpret_cast<std::uintptr_t>(memory.data()),
+                                                  .length = memory.size()}));
+    Completion news;
+    ASSERT_TRUE(until([&] {
+      hostile.turn();
+      return lane(0).poll(std::span(&news, 1)) == 1;
+    }));
+    const bool may_write = rdma::includes(access, Access::kWrite);
+    EXPECT_EQ(news.kind, may_write ? Kind::kWritten : Kind::kLeft);
+    EXPECT_EQ(news.status, may_write ? Status::kOk : Status::kProtocol) << to_string(news.status);
+  }
+}
+
+// The lane remembers the memory of the last claim, and that may be gone.
+TEST_F(HostilePeer, AClaimToHaveWrittenMemoryThatIsGone) {
+  Hostile hostile(directory.path());
+  ASSERT_NO_FATAL_FAILURE(start_with(hostile));
+  auto region = typed::MemoryRegion<std::uint64_t>::allocate(*meshes[0], 64);
+  ASSERT_OK(region);
+  const wire::WrittenFrame claim{
+      .head = {.kind = wire::Kind::kWritten, .has_immediate = 1}, .address = region->window().address, .length = 64};
+  Completion news;
+  const auto hears = [&] {
+    hostile.say(wire::bytes_of(claim));
+    return until([&] {
+      hostile.turn();
+      return lane(0).poll(std::span(&news, 1)) == 1;
+    });
+  };
+  ASSERT_TRUE(hears());
+  EXPECT_EQ(news.kind, Kind::kWritten);
+  *region = {};
+  ASSERT_TRUE(hears());
+  EXPECT_EQ(news.kind, Kind::kLeft);
+  EXPECT_EQ(news.status, Status::kProtocol) << to_string(news.status);
 }
 
 TEST_F(HostilePeer, AWindowThatNobodyHasIsNotFoundOrRefused) {

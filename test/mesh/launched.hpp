@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 using MakeCarrier = std::function<Result<std::unique_ptr<Carrier>>(Options&)>;
 
 /// For any machine that is only slow.
-[[nodiscard]] inline Deadline patience() { return Deadline::after(60s); }
+[[nodiscard]] inline Deadline launch_patience() { return Deadline::after(60s); }
 
 /// Exit code 1, and the reason, unless `is_so`.
 #define VERBENA_EXPECT(is_so, ...)                         \
@@ -50,7 +50,7 @@ inline int exchange(Lane& lane, const Options& options) {
   }
   unsigned sent = 0;
   std::vector<unsigned> heard(options.processes);
-  for (const Deadline deadline = patience();
+  for (const Deadline deadline = launch_patience();
        sent + 1 < options.processes || heard[options.id] + 1 < options.processes;) {
     VERBENA_EXPECT(!deadline.passed(), "process %u: %u sent, %u heard", options.id, sent, heard[options.id]);
     std::array<Completion, 1> one;
@@ -84,7 +84,8 @@ inline int join(const MakeCarrier& make_carrier, std::chrono::milliseconds timeo
   if (exchange(lane, options) != 0) return 1;
   const std::array<unsigned, 1> mine = {options.id};
   std::vector<unsigned> all(options.processes, options.processes);
-  const auto gathered = lane.gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), patience());
+  const auto gathered =
+      lane.gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), launch_patience());
   VERBENA_EXPECT(gathered, "gather: %s", gathered.error().text());
   for (unsigned id = 0; id < options.processes; ++id) VERBENA_EXPECT(all[id] == id, "%u is %u", id, all[id]);
   std::printf("process %u of %u joined\n", options.id, options.processes);
@@ -93,7 +94,7 @@ inline int join(const MakeCarrier& make_carrier, std::chrono::milliseconds timeo
 
 /// Asks until there is more to say than kAgain.
 [[nodiscard]] inline Result<Blob> find_patiently(Carrier& carrier, unsigned id) {
-  for (const Deadline deadline = patience();;) {
+  for (const Deadline deadline = launch_patience();;) {
     auto found = carrier.find(id);
     if (found || found.error().status() != Status::kAgain || deadline.passed()) return found;
   }

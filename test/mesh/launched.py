@@ -20,8 +20,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'house')
 from report import Report, free_ports, run, skip  # noqa: E402
 
 PROCESSES = 4
-# Less than the timeout of the test. `timeout` asks mpirun first, which ends its processes.
-DEADLINE = ['timeout', '--kill-after=10', '150']
 # A launcher that started this test is none of the program's.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(('PMIX_', 'OMPI_', 'PMI_'))}
 
@@ -32,7 +30,7 @@ def mpirun(name, arguments, options=()):
         skip(name, 'mpirun is not there (openmpi-bin)')
     # Open MPI asks for these of root, as who runs in a container is.
     environment = ENVIRONMENT | {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
-    return run([*DEADLINE, 'mpirun', *options, '-np', str(PROCESSES), '--oversubscribe', *arguments], timeout_s=170,
+    return run(['mpirun', *options, '-np', str(PROCESSES), '--oversubscribe', *arguments],
                env=environment)
 
 
@@ -61,7 +59,7 @@ def run_by_hosts(report, arguments):
     hosts = [f'127.0.0.{number}:{port}' for number, port in enumerate(free_ports(PROCESSES), 1)]
     with contextlib.ExitStack() as started:
         processes = [started.enter_context(subprocess.Popen(
-            [*DEADLINE, *arguments, str(process), *hosts], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+            [*arguments, str(process), *hosts], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
             env=ENVIRONMENT)) for process in range(PROCESSES)]
         said = [process.communicate()[0] for process in processes]
     for number, process in enumerate(processes):
@@ -94,7 +92,7 @@ def check_words(report, program, mode, tree):
 
 
 def check_alone(report, program):
-    ran = run([*DEADLINE, program, 'alone'], timeout_s=170, env=ENVIRONMENT)
+    ran = run([program, 'alone'], env=ENVIRONMENT)
     print(ran.stdout, end='')
     report.check(ran.returncode == 0, f'ended with {ran.returncode}')
     report.check('there is no PMIx server' in ran.stdout, 'does not say what is missing')

@@ -57,7 +57,7 @@ int refuse() {
   const auto carrier = mpi_carrier(half, options);
   VERBENA_EXPECT(carrier && options.processes == 2 && options.id == static_cast<unsigned>(rank) / 2, "ids of a half");
   gathering_fails = true;
-  const auto failed = (*carrier)->publish(options.id, blob_of(options.id), patience());
+  const auto failed = (*carrier)->publish(options.id, blob_of(options.id), launch_patience());
   gathering_fails = false;
   VERBENA_EXPECT(!failed && failed.error().status() == Status::kSystem, "MPI's error is not told");
   char why[MPI_MAX_ERROR_STRING];
@@ -67,7 +67,7 @@ int refuse() {
                  failed.error().text(), why);
 
   // MPI goes on after its error.
-  const auto published = (*carrier)->publish(options.id, blob_of(options.id), patience());
+  const auto published = (*carrier)->publish(options.id, blob_of(options.id), launch_patience());
   VERBENA_EXPECT(published, "%s", published.error().text());
   for (unsigned id = 0; id < options.processes; ++id)
     VERBENA_EXPECT((*carrier)->find(id).value_or(Blob{}) == blob_of(id), "the blob of %u is another", id);

@@ -79,13 +79,13 @@ int be_new() {
   VERBENA_EXPECT(carrier, "%s", carrier.error().text());
   Blob blob;
   blob.fill(std::byte{1});
-  const auto published = (*carrier)->publish(options.id, blob, patience());
+  const auto published = (*carrier)->publish(options.id, blob, launch_patience());
   VERBENA_EXPECT(published, "%s", published.error().text());
   VERBENA_EXPECT(find_patiently(**carrier, 1).value_or(Blob{}) == blob, "the first blob is another");
   if (await_all() != 0) return 1;
   blob.fill(std::byte{2});
   if (options.id == 1 && put(blob) != 0) return 1;
-  const Deadline deadline = patience();
+  const Deadline deadline = launch_patience();
   while (find_patiently(**carrier, 1).value_or(Blob{}) != blob)
     VERBENA_EXPECT(!deadline.passed(), "process %u finds the first blob for ever", options.id);
   if (await_all() != 0) return 1;
@@ -100,7 +100,7 @@ int be_short() {
   VERBENA_EXPECT(carrier, "%s", carrier.error().text());
   Blob blob;
   blob.fill(static_cast<std::byte>(options.id));
-  const auto stranger = (*carrier)->publish(options.id + 1, blob, patience());
+  const auto stranger = (*carrier)->publish(options.id + 1, blob, launch_patience());
   VERBENA_EXPECT(!stranger && stranger.error().status() == Status::kBadArgument, "it publishes for another process");
   const auto outside = (*carrier)->find(options.processes);
   VERBENA_EXPECT(!outside && outside.error().status() == Status::kBadArgument, "it finds one outside of the job");
@@ -111,7 +111,7 @@ int be_short() {
     carrier = pmix_carrier(options);
     VERBENA_EXPECT(carrier, "%s", carrier.error().text());
   }
-  const auto published = (*carrier)->publish(options.id, blob, patience());
+  const auto published = (*carrier)->publish(options.id, blob, launch_patience());
   VERBENA_EXPECT(published, "%s", published.error().text());
   VERBENA_EXPECT(find_patiently(**carrier, options.id).value_or(Blob{}) == blob, "its own blob is another");
   if (options.id != 1) {
@@ -134,7 +134,7 @@ int be_alone() {
   return 0;
 }
 
-int run(std::string_view mode) {
+int run_by_pmix(std::string_view mode) {
   if (mode == "join") return join(pmix_carrier);
   if (mode == "twice") return join(pmix_carrier) + join(pmix_carrier);
   if (mode == "absent" || mode == "killed") return be_absent(mode == "killed");
@@ -151,4 +151,4 @@ int run(std::string_view mode) {
 }  // namespace
 }  // namespace verbena::mesh::test
 
-int main(int argc, char** argv) { return verbena::mesh::test::run(argc > 1 ? argv[1] : ""); }
+int main(int argc, char** argv) { return verbena::mesh::test::run_by_pmix(argc > 1 ? argv[1] : ""); }

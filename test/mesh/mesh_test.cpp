@@ -172,6 +172,32 @@ TEST_F(Meshes, KeptMessagesStayAsTheyAre) {
   }
 }
 
+// Messages arrive in the same few receives in turn: the handle of a released one must not release its successor.
+TEST_F(Meshes, AnOldHandleDoesNotReleaseTheNextMessageInItsPlace) {
+  ASSERT_NO_FATAL_FAILURE(start(2));
+  const auto receive_one = [&](std::uint64_t number) {
+    EXPECT_EQ(patiently([&] { return lane(0).send(1, pattern(8, number), number); }), Status::kOk);
+    (void)next(0);
+    return next(1);
+  };
+  const Completion old = receive_one(0);
+  ASSERT_EQ(lane(1).release(old), Status::kOk);
+  constexpr std::uint64_t kRounds = 1000;
+  std::uint64_t round = 1;
+  for (; round < kRounds; ++round) {
+    const Completion got = receive_one(round);
+    ASSERT_EQ(got.kind, Kind::kReceive);
+    const bool has_its_place = got.handle.place == old.handle.place;
+    if (has_its_place) {
+      EXPECT_EQ(lane(1).release(old), Status::kBadArgument);
+    }
+    EXPECT_EQ(copy_of(got.bytes), pattern(8, round));
+    EXPECT_EQ(lane(1).release(got), Status::kOk) << "it is still held";
+    if (has_its_place) break;
+  }
+  EXPECT_LT(round, kRounds) << "no message came to the first one's place";
+}
+
 TEST_F(Meshes, ReadsWritesAndChangesPublishedMemory) {
   ASSERT_NO_FATAL_FAILURE(start(3));
   constexpr std::size_t kLength = 1 << 20;
@@ -259,6 +285,30 @@ TEST_F(Meshes, ImmediatesOfWritesKeepTheirOrderWithoutCredit) {
   EXPECT_EQ(ended, 3000U);
 }
 
+// The notice of a WRITE waits for credit. Where credit has come, and the lane has not sent it yet, nothing else may go.
+TEST_F(Meshes, NothingOvertakesTheNoticeOfAWrite) {
+  ASSERT_NO_FATAL_FAILURE(start(2));
+  const auto memory = meshes[1]->allocate(4096);
+  ASSERT_OK(memory);
+  ASSERT_OK(meshes[1]->publish("w", *memory));
+  const Window window = found(0, 1, "w");
+  std::array<Completion, 8> some;
+  for (int idle = 0; idle < 2000; ++idle) {
+    if (lane(0).send(1, pattern(8, 0), 0) == Status::kOk) idle = 0;
+    (void)lane(0).poll(some, Which::kSends);
+  }
+  ASSERT_EQ(lane(0).write(window, 0, pattern(8, 1), 1, 5U), Status::kOk);
+  for (int i = 0; i < 1000; ++i) {
+    lane(1).poll_each(
+        [](const Completion& one) { EXPECT_EQ(one.kind, Kind::kReceive) << "the notice cannot be here"; });
+    static_cast<LaneOfMesh&>(lane(0)).loop().poll();
+    ASSERT_EQ(lane(0).send(1, pattern(8, 2), 2), Status::kAgain);
+  }
+  EXPECT_EQ(patiently([&] { return lane(0).send(1, pattern(8, 2), 2); }), Status::kOk);
+  EXPECT_EQ(next(1).kind, Kind::kWritten);
+  EXPECT_EQ(next(1).kind, Kind::kReceive);
+}
+
 TEST_F(Meshes, PollsForOneKindAlone) {
   ASSERT_NO_FATAL_FAILURE(start(2));
   ASSERT_EQ(lane(0).send(1, pattern(5, 0), 11), Status::kOk);
@@ -325,6 +375,51 @@ TEST_F(Meshes, GathersFromAllAgainAndAgain) {
   ASSERT_STATUS(alone, Status::kTimedOut);
   EXPECT_NE(std::string_view(alone.error().text()).find("4 of 4 others: 1, 2, 3, 4"), std::string_view::npos)
       << alone.error().text();
+}
+
+// It has made its call, and need not stay until the others have made theirs.
+TEST_F(Meshes, AValueThatAProcessGaveBeforeItLeftCounts) {
+  ASSERT_NO_FATAL_FAILURE(start(2));
+  const std::array<std::uint64_t, 2> given = {11, 22};
+  std::array<std::uint64_t, 2> all{};
+  const auto gather = [&](unsigned id, Deadline deadline) {
+    return lane(id).gather(std::as_bytes(std::span(given).subspan(id, 1)), std::as_writable_bytes(std::span(all)),
+                           deadline);
+  };
+  EXPECT_STATUS(gather(1, Deadline::now()), Status::kTimedOut);
+  meshes[1].reset();
+  ASSERT_EQ(next(0).kind, Kind::kLeft);
+  EXPECT_OK(gather(0, patience()));
+  EXPECT_EQ(all, given);
+  EXPECT_STATUS(gather(0, patience()), Status::kClosed);
+}
+
+// A process tells its windows before it says that it is ready, and many windows may leave no credit for that.
+TEST_F(Meshes, AProcessThatComesBackIsReadyHoweverManyWindowsThereAre) {
+  constexpr unsigned kDepth = 4;
+  ASSERT_NO_FATAL_FAILURE(start(2, [](Options& options) { options.depth = kDepth; }));
+  const auto memory = meshes[0]->allocate(4096);
+  ASSERT_OK(memory);
+  for (unsigned windows = 1; windows <= 4 * kDepth; ++windows) {
+    SCOPED_TRACE(windows);
+    ASSERT_OK(meshes[0]->publish("w" + std::to_string(windows), *memory));
+    meshes[1].reset();
+    ASSERT_EQ(next(0).kind, Kind::kLeft);
+    Options options = options_for(1, 2);
+    options.depth = kDepth;
+    Joined joined;
+    std::jthread joining([&] { joined = join(options); });
+    // All that is told at once is told before the other polls, and the rest as it does.
+    EXPECT_EQ(next(0).kind, Kind::kJoined);
+    std::jthread polling([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) static_cast<LaneOfMesh&>(lane(0)).turn();
+    });
+    joining.join();
+    polling = {};
+    ASSERT_OK(joined);
+    meshes[1] = std::move(*joined);
+    ASSERT_EQ(next(1).kind, Kind::kJoined);
+  }
 }
 
 TEST_F(Meshes, WrongCallsAreRefused) {

@@ -40,7 +40,7 @@ TEST(SealedNova, OperationsAllocateNothing) {
   NovaMemManager items({reinterpret_cast<std::byte*>(memories[0].data()), 4096}, 1, 64);
 
   const Allocations before = thread_allocations();
-  const auto deadline = Deadline::after(kPatience);
+  const auto deadline = Deadline::after(kNovaPatience);
   std::uint64_t rounds = 0;
   bool has_items = true;
   for (; rounds < 1000 && !deadline.passed(); ++rounds) {

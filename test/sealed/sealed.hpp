@@ -26,6 +26,7 @@ inline std::string why_calls_are_due;
 /// What all threads of the process did while `operation` ran.
 struct Cost {
   Allocations allocations;
+  Allocations without_set_up;  ///< Fewer than these: for what counts from a client's first call on.
   std::size_t calls = 0;
 };
 
@@ -34,10 +35,15 @@ template <class Operation>
 [[nodiscard]] Cost cost_of(std::uint64_t rounds, Operation&& operation) {
   bool is_well = true;
   const Allocations before = process_allocations();
+  const Allocations unaccepting_before = unaccepting_allocations();
+  tell_allocations(true);
   SystemCallSection::begin();
   for (std::uint64_t i = 0; i < rounds && is_well; ++i) is_well = operation();
   SystemCallSection::end();
-  const Cost cost{.allocations = process_allocations() - before, .calls = SystemCallSection::count()};
+  tell_allocations(false);
+  const Cost cost{.allocations = process_allocations() - before,
+                  .without_set_up = unaccepting_allocations() - unaccepting_before,
+                  .calls = SystemCallSection::count()};
   EXPECT_TRUE(is_well);
   return cost;
 }

@@ -1,6 +1,7 @@
 // The counters themselves: each kind of allocation is seen, and each system call, of this thread and of others.
 #include "sealed.hpp"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -83,6 +84,25 @@ TEST(AllocationCounts, TellThreadsApartAndAddThemUp) {
   EXPECT_EQ(theirs, 20u);
   EXPECT_LT((thread_allocations() - mine).total(), 20u);
   EXPECT_GE((process_allocations() - all).total(), 20u);
+}
+
+// Named as the library names them.
+TEST(AllocationCounts, TellAcceptorsApart) {
+  VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
+  const auto counted_of = [](const char* name) {
+    Allocations counted;
+    std::thread other([&] {
+      ASSERT_EQ(pthread_setname_np(pthread_self(), name), 0);
+      const Allocations before = unaccepting_allocations();
+      EXPECT_EQ(made_by([] { ::operator delete(::operator new(1)); }),
+                exactly({Allocation::kNew, Allocation::kDelete}));
+      counted = unaccepting_allocations() - before;
+    });
+    other.join();
+    return counted;
+  };
+  EXPECT_EQ(counted_of("verbena-accept"), Allocations{});
+  EXPECT_EQ(counted_of("verbena-poll"), exactly({Allocation::kNew, Allocation::kDelete}));
 }
 
 TEST(AllocationCounts, LiveBytesComeAndGo) {

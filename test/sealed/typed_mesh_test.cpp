@@ -1,5 +1,5 @@
 // Lanes of a mesh whose operations own their segments, sealed: started, dropped, awaited, and waiting for credit.
-#include "../mesh/fixture.hpp"
+#include "../mesh/typed_lanes.hpp"
 #include "sealed.hpp"
 
 #include <verbena/coroutines_mesh.hpp>
@@ -15,43 +15,16 @@ namespace {
 using test::expect_unallocated;
 using Cells = Segment<std::uint64_t>;
 
-class SealedLanes : public mesh::test::Meshes {
+class SealedLanes : public mesh::test::TypedLanes {
  protected:
-  static constexpr std::size_t kCells = 512;
-
   void SetUp() override {
     VERBENA_SKIP_WITHOUT_ALLOCATION_COUNTS();
-    ASSERT_NO_FATAL_FAILURE(start(2));
-    for (unsigned id = 0; id < 2; ++id) {
-      auto made = MeshLane::over(lane(id));
-      ASSERT_OK(made);
-      ends.at(id) = std::move(*made);
-      auto allocated = MemoryRegion<std::uint64_t>::allocate(*meshes[id], kCells);
-      ASSERT_OK(allocated);
-      regions.at(id) = std::move(*allocated);
-    }
-    ASSERT_OK(ends[1].publish("cells", regions[1], 0, 64));
-    const auto window = PeerSegment<std::uint64_t>::of(found(0, 1, "cells"));
-    ASSERT_TRUE(window.has_value()) << error_detail();
-    there = *window;
+    ASSERT_NO_FATAL_FAILURE(start_lanes(64, [](mesh::Options&) {}));
   }
   [[nodiscard]] Cells cells(unsigned id, std::size_t first, std::size_t count) {
     auto taken = regions.at(id).take(first, count);
     return taken ? std::move(*taken) : Cells();
   }
-  /// Polls both ends until `done()`.
-  template <class Done>
-  [[nodiscard]] bool polled(Done&& done) {
-    for (const Deadline limit = mesh::test::patience(); !done();) {
-      if (limit.passed()) return false;
-      for (MeshLane& each : ends) (void)each.start_flush(&each == ends.data() ? 1 : 0).poll();
-    }
-    return true;
-  }
-
-  std::array<MeshLane, 2> ends;
-  std::array<MemoryRegion<std::uint64_t>, 2> regions;
-  PeerSegment<std::uint64_t> there;
 };
 
 TEST_F(SealedLanes, OperationsAndSendsWithoutCredit) {

@@ -1,8 +1,11 @@
 #include "allocations.hpp"
 #include "sanitized.hpp"
 
+#include <execinfo.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -10,20 +13,41 @@
 #include <cstdlib>
 #include <new>
 #include <ostream>
+#include <string_view>
 
 namespace verbena::test {
 namespace {
 
 // Constant-initialised, and without destructors: allocations come before and after everything else.
 constinit thread_local Allocations of_thread;
-constinit std::array<std::atomic<std::uint64_t>, kAllocationKinds> of_process{};
+using SharedCounts = std::array<std::atomic<std::uint64_t>, kAllocationKinds>;
+// Each allocation is in one of the two, so that no thread sees half of a count.
+constinit SharedCounts of_acceptors{};
+constinit SharedCounts of_others{};
 constinit std::atomic<std::int64_t> live_bytes{0};
+constinit std::atomic<bool> is_telling{false};
 
 #ifndef VERBENA_IS_SANITIZED
+// Neither allocates: who tells has called `backtrace` before.
+void tell_stack() noexcept {
+  std::array<void*, 32> frames;
+  const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
+  ::backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+  (void)!::write(STDERR_FILENO, "\n", 1);
+}
+
+bool is_acceptor() noexcept {
+  std::array<char, 16> name{};
+  (void)::pthread_getname_np(::pthread_self(), name.data(), name.size());
+  return std::string_view(name.data()).starts_with("verbena-accept");
+}
+
 void note(Allocation kind) noexcept {
   const auto at = static_cast<std::size_t>(kind);
   ++of_thread.counts[at];
-  of_process[at].fetch_add(1, std::memory_order_relaxed);
+  (is_acceptor() ? of_acceptors : of_others)[at].fetch_add(1, std::memory_order_relaxed);
+  if (is_telling.load(std::memory_order_relaxed)) [[unlikely]]
+    tell_stack();
 }
 
 // What the allocator gave, so that what is freed counts the same, whoever allocated it.
@@ -53,12 +77,26 @@ std::ostream& operator<<(std::ostream& out, const Allocations& allocations) {
 Allocations thread_allocations() noexcept { return of_thread; }
 
 Allocations process_allocations() noexcept {
+  Allocations now = unaccepting_allocations();
+  for (std::size_t i = 0; i < kAllocationKinds; ++i) now.counts[i] += of_acceptors[i].load(std::memory_order_relaxed);
+  return now;
+}
+
+Allocations unaccepting_allocations() noexcept {
   Allocations now;
-  for (std::size_t i = 0; i < kAllocationKinds; ++i) now.counts[i] = of_process[i].load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kAllocationKinds; ++i) now.counts[i] = of_others[i].load(std::memory_order_relaxed);
   return now;
 }
 
 std::int64_t live_heap_bytes() noexcept { return live_bytes.load(std::memory_order_relaxed); }
+
+void tell_allocations(bool tells) noexcept {
+  static const bool is_wanted = std::getenv("VERBENA_TELL_ALLOCATIONS") != nullptr;
+  if (!is_wanted) return;
+  std::array<void*, 1> frame;
+  (void)::backtrace(frame.data(), 1);  // The first call loads a library.
+  is_telling.store(tells);
+}
 
 const char* why_allocations_are_not_counted() noexcept {
 #ifdef VERBENA_IS_SANITIZED

@@ -47,8 +47,15 @@ struct Allocations {
 [[nodiscard]] Allocations thread_allocations() noexcept;
 /// Of all threads. \thread any
 [[nodiscard]] Allocations process_allocations() noexcept;
+/// The same without servers' acceptors. They set connections up, which may allocate, and end it after the client's
+/// connect has returned. \thread any
+[[nodiscard]] Allocations unaccepting_allocations() noexcept;
 /// Bytes that were allocated and not freed, mappings aside. Only differences mean something. \thread any
 [[nodiscard]] std::int64_t live_heap_bytes() noexcept;
+
+/// From here on each allocation of any thread writes its stack to stderr, or no longer: if VERBENA_TELL_ALLOCATIONS is
+/// set in the environment. `addr2line -Cfie EXECUTABLE` reads the addresses. \thread any
+void tell_allocations(bool tells) noexcept;
 
 /// Sanitizers bring an allocator of their own. Null where the counters count, else why not.
 [[nodiscard]] const char* why_allocations_are_not_counted() noexcept;
