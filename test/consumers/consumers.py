@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Programs that are built outside of the tree against an installed Verbena, with compilers and pkg-config alone.
 
-    consumers.py example SECTION ROOT BUILD MESON   the section of examples/README.md: its program and its commands
+    consumers.py example FILE ROOT BUILD MESON      a program of examples/, by the commands of examples/README.md
     consumers.py TEST ROOT BUILD MESON              one of TESTS below
     consumers.py installed ROOT TEST...             some of TESTS with the Verbena that pkg-config finds (a package)
     consumers.py built BUILD                        runs again what `example` has built in BUILD, without compilers
-    consumers.py write ROOT                         puts the programs of examples/ into examples/README.md
 
 Programs are left in BUILD/test/consumers, for the emulated machine of scripts/softroce.sh."""
 
+import fcntl
+import json
 import os
 import pathlib
 import re
@@ -26,22 +27,18 @@ HERE = pathlib.Path(__file__).resolve().parent
 # Callbacks need not look at all that they are given; numbers that were carried are the same to the last bit.
 FORTRAN_FLAGS = ['-std=f2018', '-Wno-unused-dummy-argument', '-Wno-compare-reals']
 COMPILERS = ['cc', 'c++', 'gfortran', 'mpicc', 'mpicxx']
-# Of a section's commands: less than the timeout of the test.
-DEADLINE_S = 250
 SECTION = re.compile(r'^## (?P<title>.+)$', re.MULTILINE)
 PROGRAM = re.compile(r'^`(?P<file>[\w.]+)`:\n\n```\w+\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r'^\[`(?P<file>[\w.]+)`\]\((?P=file)\):$', re.MULTILINE)
 COMMANDS = re.compile(r'^```sh\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 SAID = re.compile(r'^```sh\n(?P<text>.*?)^```\n[^`]*```text\n(?P<said>.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
 class Section:
-    def __init__(self, text):
-        self.file = self.program = self.commands = None
-        program, commands = PROGRAM.search(text), COMMANDS.search(text)
-        if program:
-            self.file, self.program = program['file'], program['text']
-        if commands:
-            self.commands = commands['text'].splitlines()
+    """A program of examples/, as examples/README.md tells how to build and run it."""
+
+    def __init__(self, file, commands):
+        self.file, self.commands = file, commands
 
     def compilations(self):
         return [line for line in self.commands if line.split()[0] in COMPILERS]
@@ -51,34 +48,62 @@ class Section:
 
 
 def sections(root):
-    """Sections of examples/README.md that hold a program, by its file's name."""
+    """By the programs' files."""
     text = (root / 'examples' / 'README.md').read_text()
     starts = [match.start() for match in SECTION.finditer(text)]
-    found = [Section(text[begin:end]) for begin, end in zip(starts, [*starts[1:], len(text)])]
-    return {section.file: section for section in found if section.file}
+    found = {}
+    for begin, end in zip(starts, [*starts[1:], len(text)]):
+        example_of, commands = EXAMPLE.search(text, begin, end), COMMANDS.search(text, begin, end)
+        if example_of:
+            lines = commands['text'].splitlines() if commands else []
+            found[example_of['file']] = Section(example_of['file'], lines)
+    return found
 
 
-def write(root):
-    readme = root / 'examples' / 'README.md'
+def state_of(build):
+    """A text that differs once a file of the installation does."""
+    text = ''
+    for source in sorted(json.loads((build / 'meson-info' / 'intro-installed.json').read_text())):
+        if os.path.isfile(source):
+            text += f'{source} {os.stat(source).st_mtime_ns} {os.stat(source).st_size}\n'
+    return text
 
-    def fresh(match):
-        begin, end = (match.start('text') - match.start(), match.end('text') - match.start())
-        return match[0][:begin] + (root / 'examples' / match['file']).read_text() + match[0][end:]
 
-    readme.write_text(PROGRAM.sub(fresh, readme.read_text()))
+PREFIX = re.compile('^prefix=(.*)$', re.MULTILINE)
 
 
-def stage(report, build, meson, work):
-    """Installs into `work` as `meson install` would with a prefix there. Returns what pkg-config needs, or None."""
+def prefix_of(pc):
+    return PREFIX.search(pc.read_text())[1]
+
+
+def move(pc, prefix):
+    pc.write_text(PREFIX.sub(lambda _: f'prefix={prefix}', pc.read_text(), count=1))
+
+
+def install(report, build, meson, where):
+    """Installs into `where` as `meson install` would with a prefix there."""
+    shutil.rmtree(where, ignore_errors=True)
     installed = run([meson, 'install', '--no-rebuild', '--tags', 'devel', '-C', build],
-                    env={**os.environ, 'DESTDIR': str(work)})
-    pcs = list(work.rglob('verbena.pc'))
-    if not report.check(installed.returncode == 0 and len(pcs) == 1, f'meson install failed:\n{installed.stdout}'):
+                    env={**os.environ, 'DESTDIR': str(where)})
+    if not report.check(installed.returncode == 0, f'meson install failed:\n{installed.stdout}'):
+        return
+    for pc in where.rglob('verbena*.pc'):
+        move(pc, f'{where}{prefix_of(pc)}')
+    (where / 'state').write_text(state_of(build))
+
+
+def stage(report, build, meson):
+    """The installation that all tests of a build share, made by the first one. Returns what pkg-config needs, or
+    None."""
+    where = build / 'test' / 'consumers' / 'stage'
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with open(where.parent / 'stage.lock', 'w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (where / 'state').exists() or (where / 'state').read_text() != state_of(build):
+            install(report, build, meson, where)
+    pcs = list(where.rglob('verbena.pc'))
+    if not report.check(len(pcs) == 1, f'{len(pcs)} files verbena.pc are installed'):
         return None
-    for pc in pcs[0].parent.glob('verbena*.pc'):
-        text = pc.read_text()
-        prefix = re.search('^prefix=(.*)$', text, re.MULTILINE)[1]
-        pc.write_text(text.replace(f'prefix={prefix}', f'prefix={work}{prefix}', 1))
     environment = {k: v for k, v in os.environ.items() if not k.startswith('PKG_CONFIG')}
     path = f'{build}/src/programs:{os.environ["PATH"]}'
     # Open MPI asks for these of root, as who runs in a container is.
@@ -91,13 +116,8 @@ def shell(lines, directory, environment):
     process = subprocess.Popen(['bash', '-euo', 'pipefail', '-c', '\n'.join(lines)], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=directory, env=environment,
                                text=True, errors='replace', start_new_session=True)
-    try:
-        output, _ = process.communicate(timeout=DEADLINE_S)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        code = f'nothing after {DEADLINE_S} s'
+    output, _ = process.communicate()
+    code = process.returncode
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -132,30 +152,27 @@ def with_free_ports(text):
 
 
 def example(report, file, root, build, meson):
-    """A section's program, as the file has it, and its commands, as a reader would paste them."""
+    """A program, by its section's commands, as a reader would paste them."""
     section = sections(root).get(file)
     if not report.check(section is not None, f'examples/README.md has no program {file}'):
         return
-    report.check((root / 'examples' / file).read_text() == section.program,
-                 f'examples/README.md has another {file} than examples/: {HERE}/consumers.py write {root}')
     if not report.check(section.commands and section.compilations() and section.runs(), f'{file}: no commands'):
         return
-    with tempfile.TemporaryDirectory(prefix='verbena-consumer-') as directory:
-        environment = stage(report, build, meson, pathlib.Path(directory))
-        if environment is None:
-            return
-        need(report.name, section.commands, environment)
-        section.commands = with_free_ports('\n'.join(section.commands)).splitlines()
-        work = build / 'test' / 'consumers' / file
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        (work / file).write_text(section.program)
-        code, output = shell(section.commands, work, environment)
-        print(output)
-        report.check(code == 0, f'{file}: ended with {code}')
-        report.check(output.strip(), f'{file}: printed nothing')
-        # For `built`.
-        (work / 'commands').write_text('\n'.join(section.runs()) + '\n')
+    environment = stage(report, build, meson)
+    if environment is None:
+        return
+    need(report.name, section.commands, environment)
+    section.commands = with_free_ports('\n'.join(section.commands)).splitlines()
+    work = build / 'test' / 'consumers' / file
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    shutil.copy(root / 'examples' / file, work)
+    code, output = shell(section.commands, work, environment)
+    print(output)
+    report.check(code == 0, f'{file}: ended with {code}')
+    report.check(output.strip(), f'{file}: printed nothing')
+    # For `built`.
+    (work / 'commands').write_text('\n'.join(section.runs()) + '\n')
 
 
 def compile_in(work, environment, compiler, source, program, flags=()):
@@ -316,6 +333,50 @@ def layouts(report, root, work, environment):
         report.check(of_c == of_fortran, f'C has "{of_c}", Fortran "{of_fortran}"')
 
 
+def with_shared(work, environment):
+    """A copy of the installation in `work`, where the shared library lies beside the archive, as
+    -Ddefault_library=both installs it. Returns what pkg-config needs for it."""
+    pkgconfig = pathlib.Path(environment['PKG_CONFIG_PATH'])
+    prefix = prefix_of(pkgconfig / 'verbena.pc')
+    shutil.copytree(prefix, work / 'both', symlinks=True)
+    pkgconfig = work / 'both' / pkgconfig.relative_to(prefix)
+    for pc in pkgconfig.glob('verbena*.pc'):
+        move(pc, work / 'both')
+    libdir = pkgconfig.parent
+    for library in (pathlib.Path(environment['VERBENA_BUILD']) / 'src').glob('libverbena.so*'):
+        if not library.is_dir():
+            shutil.copy(library, libdir, follow_symlinks=False)
+    return {**environment, 'PKG_CONFIG_PATH': str(pkgconfig)}
+
+
+def static(report, _, work, environment):
+    """With both libraries installed `verbena-static` links the archive, as it stands, by each compiler that is there;
+    `verbena` takes the shared one."""
+    environment = with_shared(work, environment)
+    library = pathlib.Path(run(['pkg-config', '--variable=libdir', 'verbena-static'], env=environment).stdout.strip())
+    if not report.check(library.is_dir(), f'verbena-static names no libdir: {library}'):
+        return
+    soname = re.search(r'SONAME.*\[(.*)\]', run(['readelf', '-d', library / 'libverbena.so']).stdout)[1]
+    (work / 'version.c').write_text('#include <stdio.h>\n#include <verbena/rdma.h>\n#include <verbena/version.h>\n'
+                                    'int main(void) { return puts(verbena_version()) < 0; }\n')
+    shutil.copy(work / 'version.c', work / 'version.cpp')
+    shutil.copy(HERE / 'windows.f90', work)
+    module = '$(pkg-config --variable=fortran verbena)'
+    for tool, sources in [('cc', 'version.c'), ('c++', 'version.cpp'), ('mpicc', 'version.c'),
+                          ('gfortran', f'{module} windows.f90')]:
+        if not shutil.which(tool):
+            print(f'{report.name}: no {tool}')
+            continue
+        for package, is_shared in [('verbena-static', False), ('verbena', True)]:
+            name = f'{tool}_{package}'
+            code, output = shell([f'{tool} {sources} $(pkg-config --cflags --libs {package}) -o {name}',
+                                  f'LD_LIBRARY_PATH={library} ./{name}'], work, environment)
+            if not report.check(code == 0, f'{tool} with {package} ended with {code}:\n{output}'):
+                continue
+            needed = re.findall(r'NEEDED.*\[(.*)\]', run(['readelf', '-d', work / name]).stdout)
+            report.check((soname in needed) == is_shared, f'{tool} with {package} needs {needed}')
+
+
 def plain_header(root, name):
     """A C header without its comments, with pointers as `type *name`, whatever the formatter does, and as C sees it."""
     text = re.sub(r'/\*.*?\*/', '', (root / 'include' / 'verbena' / name).read_text(), flags=re.DOTALL)
@@ -392,37 +453,9 @@ def fortran(report, root, work, environment):
 
 
 def readme(report, root, work, environment):
-    """The programs of the project's README, which need not be examples, compile with the flags of a careful user. Those
-    with commands and their output below them are built and run by these commands, and print that and nothing else: so
-    the C++ client reaches the C++ server. C's single program runs, too."""
-    text = (root / 'README.md').read_text()
-    tools = {'c': ('cc', []), 'cpp': ('c++', ['-std=c++23']), 'fortran': ('gfortran', [])}
-    blocks = re.findall(r'^```(c|cpp|fortran)\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)
-    report.check(blocks, 'README.md holds no program')
-    for number, (language, program) in enumerate(blocks):
-        compiler, flags = tools[language]
-        if not shutil.which(compiler):
-            print(f'{report.name}: no {compiler}')
-            continue
-        source = work / f'readme_{number}.{"f90" if language == "fortran" else language}'
-        source.write_text(program)
-        built = compile_in(work, environment, compiler, source, f'readme_{number}', flags)
-        if report.check(built, f'a {language} program of README.md does not compile:\n{program}') and language == 'c':
-            code, output = shell([str(built)], work, environment)
-            report.check(code == 0, f'the C program of README.md ended with {code}:\n{output}')
-    named = {program['file']: program['text'] for program in PROGRAM.finditer(text)}
-    for file, program in named.items():
-        (work / file).write_text(program)
-    paired = set()
-    for block in SAID.finditer(text):
-        commands = block['text'].splitlines()
-        need(report.name, commands, environment)
-        code, output = shell(commands, work, environment)
-        report.check(code == 0, f'README.md: {commands} ended with {code}:\n{output}')
-        report.check(output == block['said'], f'README.md: {commands} print:\n{output}\nand not:\n{block["said"]}')
-        paired |= {file for file in named if file in block['text']}
-    report.check({'server.cpp', 'client.cpp'} <= paired,
-                 f'README.md does not run a server.cpp with a client.cpp, only {sorted(paired)}')
+    """The README's program, and those of docs/using.md: their commands print what the pages say."""
+    page(report, root, work, environment, '../README.md', 1)
+    page(report, root, work, environment, 'using.md', 2)
 
 
 def page(report, root, work, environment, name, fewest):
@@ -525,7 +558,7 @@ def cmake(report, root, work, environment):
     need(report.name, ['cmake', 'cc', 'c++', 'gfortran'], environment)
     pc = pathlib.Path(environment['PKG_CONFIG_PATH'])
     libdir = pc.parent
-    prefix = re.search('^prefix=(.*)$', (pc / 'verbena.pc').read_text(), re.MULTILINE)[1]
+    prefix = prefix_of(pc / 'verbena.pc')
     # The archive's libraries are the system's; verbena.pc itself is not asked.
     environment = {k: v for k, v in environment.items() if k != 'PKG_CONFIG_PATH'} | {'CMAKE_PREFIX_PATH': prefix}
     for request, found in (('0.1', True), ('0.1.0 EXACT', True), ('0', True), ('0.1...<1', True), ('0.0', False),
@@ -543,16 +576,15 @@ def cmake(report, root, work, environment):
     report.check(code == 0, f'a project of C alone ended with {code}:\n{output}')
     if 'VERBENA_BUILD' in environment:
         cmake_consumers(report, root, work, environment, 'static', '')
-        # As -Ddefault_library=both installs it.
-        for library in (pathlib.Path(environment['VERBENA_BUILD']) / 'src').glob('libverbena.so*'):
-            if not library.is_dir():
-                shutil.copy(library, libdir, follow_symlinks=False)
+        with_shared(work, {'PKG_CONFIG_PATH': pc, **environment})
+        environment['CMAKE_PREFIX_PATH'] = str(work / 'both')
     cmake_consumers(report, root, work, environment, 'shared', '')
     cmake_consumers(report, root, work, environment, 'static', '-DVERBENA_USE_STATIC_LIBS=ON')
 
 
 TESTS = {'cmake': cmake, 'languages': languages, 'layouts': layouts, 'fortran': fortran, 'readme': readme,
-         'guide': guide, 'mesh': mesh, 'nova': nova, 'physical': physical, 'pool': pool, 'store': store}
+         'guide': guide, 'mesh': mesh, 'nova': nova, 'physical': physical, 'pool': pool, 'static': static,
+         'store': store}
 
 
 def installed(root, names):
@@ -589,9 +621,6 @@ def built(report, build):
 
 def main():
     what, *rest = sys.argv[1:]
-    if what == 'write':
-        write(pathlib.Path(rest[0]))
-        return
     if what == 'installed':
         root, *names = rest
         installed(pathlib.Path(root).resolve(), names)
@@ -608,10 +637,9 @@ def main():
     root, build, meson = (pathlib.Path(a) for a in rest)
     report = Report(f'consumers {what}')
     with tempfile.TemporaryDirectory(prefix='verbena-consumer-') as directory:
-        work = pathlib.Path(directory)
-        environment = stage(report, build, meson, work)
+        environment = stage(report, build, meson)
         if environment is not None:
-            TESTS[what](report, root, work, environment)
+            TESTS[what](report, root, pathlib.Path(directory), environment)
     report.end()
 
 

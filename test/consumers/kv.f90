@@ -60,6 +60,11 @@ contains
     call check(index(kv_error_detail(), 'workers') > 0, 'the detail is: '//kv_error_detail())
     call kv_server_destroy(server)
     bad = options
+    bad%trusted_clients = 1
+    server = kv_server_create(bad)
+    call check(.not. c_associated(server%handle), 'trusted_clients is taken')
+    call check(index(kv_error_detail(), 'trusted_clients was removed in 0.1') > 0, 'the detail is: '//kv_error_detail())
+    bad = options
     allocate (bad%grants(1))
     bad%grants(1)%uid = 12345
     bad%grants(1)%rights = 8
@@ -186,8 +191,9 @@ contains
     end do
     call must(kv_client_put_items(client, puts), 'kv_client_put_items')
     call check(all(puts%code == KV_OK) .and. all(puts%version > 0), 'an item is not put')
-    call must(kv_client_put_items_ttl(client, puts, 3600000_c_int64_t), 'kv_client_put_items_ttl')
     call check(kv_client_put_items_ttl(client, puts, 0_c_int64_t) == KV_ERR_BAD_ARGUMENT, 'no time is enough for items')
+    call check(all(puts%code == KV_ERR_BAD_ARGUMENT) .and. all(puts%version == 0), 'a refused item looks done')
+    call must(kv_client_put_items_ttl(client, puts, 3600000_c_int64_t), 'kv_client_put_items_ttl')
     values = 0
     gets(kMany)%buf = c_loc(back(1))
     gets(kMany)%len = 4
