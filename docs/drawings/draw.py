@@ -221,7 +221,7 @@ def cells(d, x, y, widths, texts, kind, size=12, height=34):
 
 
 def store():
-    d = Drawing('store', 960, 700, "The store's index and items, and how a value is adopted")
+    d = Drawing('store', 960, 636, "The store's index and items, and how the server READs a large value")
     d.label(20, 30, 'One GET through the index: READ two buckets, then the item', 15, bold=True)
     d.label(20, 62, 'index: buckets of 64 B with 8 entries of 8 B; a key is in one of two buckets', 12, color=FAINT)
     for y, chosen, name in ((74, 2, 'bucket b'), (122, None, 'the other')):
@@ -245,19 +245,14 @@ def store():
     d.arrow([(800, 250), (800, 290)])
     d.box(600, 292, 330, 34, ['a larger value, in a block of its own'], 'memory', 12)
     d.line(20, 352, 940, 352)
-    d.label(20, 382, 'Adoption: a large value stays where the client wrote it (--trusted-clients, 64 KiB and more)', 15,
+    d.label(20, 382, 'PUT READ: the server READs a large value out of memory from allocate, which is the only copy', 15,
             bold=True)
-    d.box(20, 400, 180, 270, ['client'], 'user', 14)
-    d.box(760, 400, 180, 270, ['server'], 'library', 14)
-    d.box(420, 466, 150, 40, ['leased block'], 'memory', 12)
-    d.arrow([(760, 424), (200, 424)], '1  a reply brings a lease: a block that this client may write', at=(480, 418))
-    d.arrow([(200, 486), (420, 486)], '2  RDMA WRITE of the value', at=(310, 480))
-    d.arrow([(760, 486), (570, 486)], '4  LOCAL_INV ends the lease', at=(665, 480))
-    d.arrow([(200, 554), (760, 554)], '3  PUT ADOPT, behind the WRITE: key, length, lease', at=(480, 548))
-    d.arrow([(760, 624), (200, 624)], '5  the item is published over the block; the reply brings the next lease',
-            at=(480, 618))
-    d.label(480, 656, 'Without it the server copies the value once into memory that no client can write.', 12, 'middle',
-            color=FAINT)
+    d.box(20, 400, 180, 206, ['client'], 'user', 14)
+    d.box(760, 400, 180, 206, ['server'], 'library', 14)
+    d.arrow([(200, 434), (760, 434)], '1  PUT READ: key, address, length, rkey', at=(480, 428))
+    d.arrow([(760, 489), (200, 489)], '2  RDMA READs of 256 KiB, into a block that no client can write', at=(480, 483))
+    d.arrow([(760, 544), (200, 544)], '3  the item is published over the block; the reply has its version', at=(480, 538))
+    d.label(480, 588, 'Values in other memory are streamed through the lease of the connection.', 12, 'middle', color=FAINT)
     return d
 
 
