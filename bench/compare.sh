@@ -9,7 +9,7 @@
 #   --out DIR       where compare.md and its plots go (default docs/benchmarks)
 #   --json FILE     the rows as JSON: name, ours, peer, ratio, target, met, unit
 #   --groups NAMES  only these of slices, message, rate, physical, bulk, connections, idle, kv-get, kv-put, kv-batch,
-#                   kv-bulk, kv-trusted, kv-memory, kv-held, mesh, mesh-exchange, mesh-bulk, mesh-batch, mesh-poll,
+#                   kv-bulk, kv-memory, kv-held, mesh, mesh-exchange, mesh-bulk, mesh-batch, mesh-poll,
 #                   mesh-bring-up, 8-bytes to 1048576-bytes and mesh-processes, by commas
 # Without the privilege for physical addresses (CAP_SYS_ADMIN) the group `physical` is left out, which the table says.
 # Ends with 0 when everything was measured, whether the targets are met or not; 4 when a peer's tool could not be had or
@@ -177,7 +177,6 @@ kv_bench() {
   # What is replaced rests: at some GiB/s a small store would be full before that ends.
   (($2 < 65536)) || settings=(-m 2048 --grace-ms 20 --lease-kib 65536) most=64
   [[ $1 != kv-memory:* ]] || server='kv-memory'
-  if [[ $1 == kv-trusted-* ]]; then server='kv-trusted' settings+=(--trusted-clients); fi
   if [[ -z ${serving[$server]:-} ]]; then
     # One at a time: the first has the core. And that of kv-memory has no keys yet.
     stop_servers kv-
@@ -349,8 +348,6 @@ measure() {
     kv-get-many) kv_bench "$1" "$bytes" 64 --read-percent 100 ;;
     kv-put-one) kv_bench "$1" "$bytes" 1 --read-percent 0 ;;
     kv-put-many) kv_bench "$1" "$bytes" 64 --read-percent 0 ;;
-    kv-trusted-one) kv_bench "$1" "$bytes" 1 --read-percent 0 ;;
-    kv-trusted-many) kv_bench "$1" "$bytes" 64 --read-percent 0 ;;
     kv-memory) kv_bench "$1" "$bytes" "$kv_keys" --count 1 ;;
     held-*) held "$1" "${kind#held-}" "$bytes" ;;
     redis-* | memcached-*) socket_peer "$1" ;;

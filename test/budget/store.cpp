@@ -33,7 +33,6 @@ struct Store {
     serving.pin_workers = false;
     // Nothing is freed while we count: how much is would depend on the time.
     serving.grace = std::chrono::minutes{1};
-    serving.lease_term = std::chrono::minutes{1};
     server = must(kv::Server::start(serving));
     options.transport = serving.transport;
     options.address = serving.address;

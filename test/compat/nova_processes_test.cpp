@@ -28,7 +28,7 @@ void say(std::uint64_t number) {
 }
 
 void poll_until(Server& server, const std::function<bool()>& is_done) {
-  for (const auto deadline = Deadline::after(kPatience); !is_done(); server.poll()) {
+  for (const auto deadline = Deadline::after(kNovaPatience); !is_done(); server.poll()) {
     if (deadline.passed()) throw NovaError(Status::kTimedOut, "nothing came any more");
     std::this_thread::yield();  // To the other servers, where there are fewer cores.
   }
@@ -72,7 +72,7 @@ std::uint64_t be_one_of_all(Server& server, unsigned id, unsigned servers) {
     if (peer != id && (of_peer != kRounds || in_peer != kRounds))
       throw NovaError(Status::kProtocol, "other bytes than were written");
   }
-  (void)nova::detail::value_of(server.store->lane().gather({}, {}, Deadline::after(kPatience)));
+  (void)nova::detail::value_of(server.store->lane().gather({}, {}, Deadline::after(kNovaPatience)));
   return answered;
 }
 
@@ -171,7 +171,7 @@ TEST_F(Survivors, TheDeathOfAServerIsAnErrorOfItsOperationsAlone) {
       if (event.type == IBV_WC_SEND) under_way.erase(event.wr_id);
     return is_lost && under_way.empty();
   };
-  for (const auto deadline = Deadline::after(kPatience); !is_over() && !deadline.passed();) {
+  for (const auto deadline = Deadline::after(kNovaPatience); !is_over() && !deadline.passed();) {
     try {
       server.poll();
     } catch (const NovaError& error) {

@@ -304,14 +304,14 @@ TEST_F(Servers, CallbacksThatAnswerEachOtherAreNotStuck) {
           }));
         };
         std::size_t sent = 0;
-        for (const auto deadline = Deadline::after(kPatience); answers() < kRequests && !deadline.passed();) {
+        for (const auto deadline = Deadline::after(kNovaPatience); answers() < kRequests && !deadline.passed();) {
           // As many requests as RDMALib allowed to be without an answer.
           for (; sent < kRequests && sent < answers() + 4; ++sent) server.send(1 - static_cast<int>(self), sent);
           (void)server.store->PollRQ();
         }
         EXPECT_EQ(answers(), kRequests);
         ++finished;
-        for (const auto deadline = Deadline::after(kPatience); finished != 2 && !deadline.passed();) server.poll();
+        for (const auto deadline = Deadline::after(kNovaPatience); finished != 2 && !deadline.passed();) server.poll();
       });
     });
   }
@@ -341,7 +341,7 @@ TEST_F(Servers, ACallbackMayPollAndThrow) {
     servers[0]->poll();
     return events(1).size() == 8;
   };
-  const auto deadline = Deadline::after(kPatience);
+  const auto deadline = Deadline::after(kNovaPatience);
   while (!poll() && !deadline.passed()) {}
   EXPECT_TRUE(has_thrown);
   ASSERT_EQ(events(1).size(), 8U) << "the completions behind it come with the next poll";
@@ -365,15 +365,15 @@ TEST_F(Servers, CreditHoldsASenderBack) {
   std::jthread sender([&] {
     status = status_of([&] {
       for (; posted < kMessages; ++posted) servers[0]->send(1, posted);
-      for (const auto deadline = Deadline::after(kPatience); events(0).size() < kMessages && !deadline.passed();)
+      for (const auto deadline = Deadline::after(kNovaPatience); events(0).size() < kMessages && !deadline.passed();)
         (void)servers[0]->store->PollSQ();
     });
   });
   // It goes on for as long as there is credit, and no further.
-  for (const auto deadline = Deadline::after(kPatience); posted < kCredit && !deadline.passed();)
+  for (const auto deadline = Deadline::after(kNovaPatience); posted < kCredit && !deadline.passed();)
     std::this_thread::yield();
   EXPECT_GE(posted, kCredit);
-  for (const auto deadline = Deadline::after(kPatience); events(1).size() < kMessages && !deadline.passed();) {
+  for (const auto deadline = Deadline::after(kNovaPatience); events(1).size() < kMessages && !deadline.passed();) {
     EXPECT_LE(posted, events(1).size() + kMost);
     (void)servers[1]->store->PollRQ(0);
   }
@@ -386,7 +386,7 @@ TEST_F(Servers, CreditHoldsASenderBack) {
 TEST_F(Servers, AWaitHasADeadline) {
   // One that suffices for Init is longer than a sender without credit has to be shown to wait.
   std::chrono::milliseconds timeout = 500ms;
-  for (bool has_started = false; !has_started && timeout < kPatience; timeout *= 2) {
+  for (bool has_started = false; !has_started && timeout < kNovaPatience; timeout *= 2) {
     servers.clear();
     const std::string address = own_address();
     mesh::Options mesh = options_at(address);
@@ -438,7 +438,7 @@ TEST_F(Servers, PollsOfOneServer) {
   NovaRDMARCStore& store = *servers[0]->store;
   for (std::uint64_t number = 0; number < 8; ++number)
     for (const std::size_t from : {1U, 2U}) servers[from]->send(5, 100 * from + number);
-  for (const auto deadline = Deadline::after(kPatience); events(0).size() < 8 && !deadline.passed();) {
+  for (const auto deadline = Deadline::after(kNovaPatience); events(0).size() < 8 && !deadline.passed();) {
     for (const std::size_t from : {1U, 2U}) servers[from]->poll();
     (void)store.PollRQ(ids[2]);
   }
@@ -457,7 +457,7 @@ TEST_F(Servers, PollsOfOneServer) {
   events(1).clear();
   servers[1]->send(ids[0], 1);
   servers[1]->send(ids[2], 2);
-  for (const auto deadline = Deadline::after(kPatience); events(1).empty() && !deadline.passed();)
+  for (const auto deadline = Deadline::after(kNovaPatience); events(1).empty() && !deadline.passed();)
     (void)servers[1]->store->PollSQ(ids[2]);
   ASSERT_EQ(events(1).size(), 1U);
   EXPECT_EQ(events(1)[0].server, ids[2]);
@@ -477,7 +477,8 @@ TEST_F(Servers, OneThatLeavesInOrderIsNoError) {
     is_gone = true;
   });
   Status status = Status::kOk;
-  for (const auto deadline = Deadline::after(kPatience); (!is_gone || status == Status::kOk) && !deadline.passed();) {
+  for (const auto deadline = Deadline::after(kNovaPatience);
+       (!is_gone || status == Status::kOk) && !deadline.passed();) {
     EXPECT_EQ(store.PollRQ() + servers[2]->store->PollRQ(), 0U);
     status = store.lane().is_here(1) ? Status::kOk : status_of([&] { (void)store.GetSendBuf(1); });
   }
@@ -519,13 +520,13 @@ TEST(NovaThreads, StoresOfOneServerShareItsMesh) {
           std::memcpy(place, &number, sizeof number);
           (void)store.PostWrite(place, 8, 1 - static_cast<int>(id), 8 * thread, true, 1);
           const auto is_done = [&] { return callback.events.size() == 4; };
-          for (const auto deadline = Deadline::after(kPatience); !is_done() && !deadline.passed();) {
+          for (const auto deadline = Deadline::after(kNovaPatience); !is_done() && !deadline.passed();) {
             (void)store.PollSQ();
             (void)store.PollRQ();
           }
           EXPECT_TRUE(is_done());
           ++finished;
-          for (const auto deadline = Deadline::after(kPatience); finished != 2 * kThreads && !deadline.passed();)
+          for (const auto deadline = Deadline::after(kNovaPatience); finished != 2 * kThreads && !deadline.passed();)
             (void)store.PollRQ();
         });
       });

@@ -1,5 +1,6 @@
 // The programs of the replaced systems, by the command lines that their READMEs have, and their other options.
 #include "kv_process.hpp"
+#include "paths.hpp"
 #include "scratch.hpp"
 #include "shell.hpp"
 
@@ -236,11 +237,11 @@ TEST(CompatNames, ALinkGivesTheProgram) {
   const Scratch scratch;
   for (const char* name : {"kv_server", "kv_client", "application", "client"}) {
     const std::string link = (scratch.path() / name).string();
-    ASSERT_EQ(::symlink(VERBENA_PROGRAM, link.c_str()), 0);
+    ASSERT_EQ(::symlink(tested_program().c_str(), link.c_str()), 0);
     EXPECT_TRUE(run(link + " --version").out.starts_with(fmt::format("{} ", name)));
   }
   const std::string other = (scratch.path() / "other").string();
-  ASSERT_EQ(::symlink(VERBENA_PROGRAM, other.c_str()), 0);
+  ASSERT_EQ(::symlink(tested_program().c_str(), other.c_str()), 0);
   EXPECT_EQ(run(other + " --version 2>&1").exit, 2);
   EXPECT_EQ(run(other + " 2>&1").exit, 2);
 }

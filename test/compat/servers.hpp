@@ -31,7 +31,7 @@ using nova::QPEndPoint;
 using rdmaio::RdmaCtrl;
 
 /// For any machine that is only slow.
-inline constexpr auto kPatience = 60s;
+inline constexpr auto kNovaPatience = 60s;
 /// Below the ports that the kernel gives out.
 inline constexpr int kPort = 7490;
 
@@ -43,7 +43,7 @@ inline constexpr int kPort = 7490;
 }
 
 [[nodiscard]] inline mesh::Options options_at(const std::string& address) {
-  mesh::Options options{.address = address, .join_timeout = kPatience};
+  mesh::Options options{.address = address, .join_timeout = kNovaPatience};
   options.device = device_under_test() != nullptr ? device_under_test() : "soft";
   return options;
 }
@@ -130,7 +130,7 @@ template <class Call>
 class Servers : public testing::Test {
  protected:
   void start(const std::vector<std::uint32_t>& ids, const StoreOptions& options = {},
-             std::chrono::milliseconds timeout = kPatience) {
+             std::chrono::milliseconds timeout = kNovaPatience) {
     const std::string address = own_address();
     mesh::Options mesh = options_at(address);
     mesh.join_timeout = timeout;
@@ -147,7 +147,7 @@ class Servers : public testing::Test {
   /// All poll until it is so.
   template <class Done>
   [[nodiscard]] bool until(Done&& done) {
-    const Deadline deadline = Deadline::after(kPatience);
+    const Deadline deadline = Deadline::after(kNovaPatience);
     while (!done()) {
       if (deadline.passed()) return false;
       for (const auto& server : servers) server->poll();
@@ -170,7 +170,7 @@ class Servers : public testing::Test {
   }
   /// Polls one server until another, which a thread polls, has been called back so often.
   [[nodiscard]] bool until_called_back(std::size_t polled, std::size_t other, std::size_t count) {
-    const Deadline deadline = Deadline::after(kPatience);
+    const Deadline deadline = Deadline::after(kNovaPatience);
     while (servers[other]->callback.count < count && !deadline.passed()) servers[polled]->poll();
     return servers[other]->callback.count == count;
   }

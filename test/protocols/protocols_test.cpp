@@ -12,6 +12,7 @@
 #include "link/frames.hpp"
 #include "link/seal.hpp"
 #include "nic/soft/layout.hpp"
+#include "paths.hpp"
 #include "programs/perf_wire.hpp"
 #include "session/physical_table.hpp"
 #include "session/wire.hpp"
@@ -135,12 +136,10 @@ void add_store(Lines& lines) {
                                          .marks_memory = 2}));
   add("request", hex_of(RequestHead{.op = Op::kCas, .key_length = 3, .id = 7}));
   add("expiry", hex_of(Expiry{.clock_ns = 5, .until_ns = 6}));
-  add("large", hex_of(LargeHead{.expected = 1, .value_length = 2, .returned = 3}));
-  add("adopt", hex_of(AdoptHead{.expected = 1, .value_length = 2, .lease = 3}));
-  add("read", hex_of(ReadHead{.expected = 1, .value_length = 2, .address = 3, .rkey = 4, .returned = 5}));
+  add("large", hex_of(LargeHead{.expected = 1, .value_length = 2, .reserved = 3}));
+  add("read", hex_of(ReadHead{.expected = 1, .value_length = 2, .address = 3, .rkey = 4, .reserved = 5}));
   add("reply", hex_of(ReplyHead{.status = Status::kNotFound, .kind = ReplyKind::kValue, .id = 7, .version = 3}));
   add("location", hex_of(Location{.address = 1 << 20, .length = 100'000, .rkey = 1}));
-  add("lease", hex_of(Lease{.address = 1 << 20, .length = 1 << 16, .term_ns = 1'000'000'000, .rkey = 1, .id = 2}));
   add("part", hex_of(Part{.length = 100'000, .offset = kPartBytes}));
   add("refusal", hex_of(Refusal{.uid = 1,
                                 .right = kv::Rights::kWrite,
@@ -212,8 +211,9 @@ TEST(Protocols, AreWhatTheirVersionsSay) {
   add_perf(now);
   add_soft_nic(now);
   Lines golden;
-  std::ifstream file(VERBENA_GOLDEN);
-  ASSERT_TRUE(file) << VERBENA_GOLDEN;
+  const std::string page = test::path_in("VERBENA_GOLDEN");
+  std::ifstream file(page);
+  ASSERT_TRUE(file) << page;
   for (std::string line; std::getline(file, line);) {
     const std::size_t colon = line.find(": ");
     if (!line.starts_with('#') && colon != std::string::npos) golden[line.substr(0, colon)] = line.substr(colon + 2);
