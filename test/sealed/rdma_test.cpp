@@ -7,7 +7,6 @@
 
 #include <verbena/rdma.hpp>
 
-#include <algorithm>
 #include <array>
 #include <memory>
 #include <utility>
@@ -139,31 +138,24 @@ TEST_F(SealedBlocking, WhatIsStarted) {
   });
 }
 
-// Each longer than any before it: nothing grows with the bytes that pass through.
 TEST_F(SealedBlocking, TransfersAndMessagesThatGrow) {
   std::vector<std::byte> own(1 << 20);
   const std::span<std::byte> all(own);
   ASSERT_EQ(client->send(all.first(1)), Status::kOk);
   ASSERT_TRUE(client->receive(all).has_value());
-  const auto expect_no_allocation = [&](const char* what, const auto& operation) {
-    std::size_t length = 1;
-    const test::Cost cost = test::cost_of(60, [&] {
-      length = std::min(length + length / 4 + 1, own.size());
-      return operation(length);
-    });
-    EXPECT_EQ(length, own.size());
-    EXPECT_EQ(cost.allocations, test::Allocations{}) << what;
-  };
-  expect_no_allocation("echo", [&](std::size_t length) {
+  test::expect_unallocated_as_it_grows("echo", own.size(), [&](std::size_t length) {
     return client->send(all.first(length)) == Status::kOk && client->receive(all).has_value();
   });
-  expect_no_allocation("written", [&](std::size_t length) {
+  test::expect_unallocated_as_it_grows("written", own.size(), [&](std::size_t length) {
     return client->write_with_immediate(all.first(length), 1) == Status::kOk && client->receive(all).has_value();
   });
-  expect_no_allocation("read", [&](std::size_t length) { return client->read(all.first(length)) == Status::kOk; });
-  expect_no_allocation("write", [&](std::size_t length) { return client->write(all.first(length)) == Status::kOk; });
-  expect_no_allocation("registered",
-                       [&](std::size_t length) { return client->read(here(length), there(length)) == Status::kOk; });
+  test::expect_unallocated_as_it_grows(
+      "read", own.size(), [&](std::size_t length) { return client->read(all.first(length)) == Status::kOk; });
+  test::expect_unallocated_as_it_grows(
+      "write", own.size(), [&](std::size_t length) { return client->write(all.first(length)) == Status::kOk; });
+  test::expect_unallocated_as_it_grows("registered", own.size(), [&](std::size_t length) {
+    return client->read(here(length), there(length)) == Status::kOk;
+  });
 }
 
 // The listener's thread may sleep meanwhile: its system calls are its right.

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -26,7 +28,6 @@ inline std::string why_calls_are_due;
 /// What all threads of the process did while `operation` ran.
 struct Cost {
   Allocations allocations;
-  Allocations without_set_up;  ///< Fewer than these: for what counts from a client's first call on.
   std::size_t calls = 0;
 };
 
@@ -35,15 +36,12 @@ template <class Operation>
 [[nodiscard]] Cost cost_of(std::uint64_t rounds, Operation&& operation) {
   bool is_well = true;
   const Allocations before = process_allocations();
-  const Allocations unaccepting_before = unaccepting_allocations();
   tell_allocations(true);
   SystemCallSection::begin();
   for (std::uint64_t i = 0; i < rounds && is_well; ++i) is_well = operation();
   SystemCallSection::end();
   tell_allocations(false);
-  const Cost cost{.allocations = process_allocations() - before,
-                  .without_set_up = unaccepting_allocations() - unaccepting_before,
-                  .calls = SystemCallSection::count()};
+  const Cost cost{.allocations = process_allocations() - before, .calls = SystemCallSection::count()};
   EXPECT_TRUE(is_well);
   return cost;
 }
@@ -82,6 +80,21 @@ void expect_unallocated(const char* what, std::uint64_t rounds, Operation&& oper
   SCOPED_TRACE(what);
   const auto is_right = [](const Cost& now) { return now.allocations == Allocations{}; };
   EXPECT_EQ(settled_cost_of(rounds, operation, is_right).allocations, Allocations{});
+}
+
+/// Nothing is allocated while `operation(length)` runs with lengths up to `longest`, each longer than the last: nothing
+/// grows with the bytes that pass through. A growth happens once, so there is no second attempt: the other side must
+/// have begun to serve this one, which it has once it answered something.
+template <class Operation>
+void expect_unallocated_as_it_grows(const char* what, std::size_t longest, Operation&& operation) {
+  SCOPED_TRACE(what);
+  std::size_t length = 1;
+  const Cost cost = cost_of(60, [&] {
+    length = std::min(length + length / 4 + 1, longest);
+    return operation(length);
+  });
+  EXPECT_EQ(length, longest);
+  EXPECT_EQ(cost.allocations, Allocations{});
 }
 
 }  // namespace verbena::test

@@ -93,10 +93,10 @@ TEST(AllocationCounts, TellAcceptorsApart) {
     Allocations counted;
     std::thread other([&] {
       ASSERT_EQ(pthread_setname_np(pthread_self(), name), 0);
-      const Allocations before = unaccepting_allocations();
+      const Allocations before = process_allocations();
       EXPECT_EQ(made_by([] { ::operator delete(::operator new(1)); }),
                 exactly({Allocation::kNew, Allocation::kDelete}));
-      counted = unaccepting_allocations() - before;
+      counted = process_allocations() - before;
     });
     other.join();
     return counted;

@@ -20,10 +20,7 @@ namespace {
 
 // Constant-initialised, and without destructors: allocations come before and after everything else.
 constinit thread_local Allocations of_thread;
-using SharedCounts = std::array<std::atomic<std::uint64_t>, kAllocationKinds>;
-// Each allocation is in one of the two, so that no thread sees half of a count.
-constinit SharedCounts of_acceptors{};
-constinit SharedCounts of_others{};
+constinit std::array<std::atomic<std::uint64_t>, kAllocationKinds> of_process{};
 constinit std::atomic<std::int64_t> live_bytes{0};
 constinit std::atomic<bool> is_telling{false};
 
@@ -45,7 +42,8 @@ bool is_acceptor() noexcept {
 void note(Allocation kind) noexcept {
   const auto at = static_cast<std::size_t>(kind);
   ++of_thread.counts[at];
-  (is_acceptor() ? of_acceptors : of_others)[at].fetch_add(1, std::memory_order_relaxed);
+  if (is_acceptor()) return;
+  of_process[at].fetch_add(1, std::memory_order_relaxed);
   if (is_telling.load(std::memory_order_relaxed)) [[unlikely]]
     tell_stack();
 }
@@ -77,14 +75,8 @@ std::ostream& operator<<(std::ostream& out, const Allocations& allocations) {
 Allocations thread_allocations() noexcept { return of_thread; }
 
 Allocations process_allocations() noexcept {
-  Allocations now = unaccepting_allocations();
-  for (std::size_t i = 0; i < kAllocationKinds; ++i) now.counts[i] += of_acceptors[i].load(std::memory_order_relaxed);
-  return now;
-}
-
-Allocations unaccepting_allocations() noexcept {
   Allocations now;
-  for (std::size_t i = 0; i < kAllocationKinds; ++i) now.counts[i] = of_others[i].load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kAllocationKinds; ++i) now.counts[i] = of_process[i].load(std::memory_order_relaxed);
   return now;
 }
 

@@ -45,11 +45,9 @@ struct Allocations {
 
 /// Of the calling thread, since it started. \thread any
 [[nodiscard]] Allocations thread_allocations() noexcept;
-/// Of all threads. \thread any
+/// Of all threads but servers' acceptors. They set connections up, which may allocate, and are done some time after the
+/// client's connect has returned; no operation is theirs. \thread any
 [[nodiscard]] Allocations process_allocations() noexcept;
-/// The same without servers' acceptors. They set connections up, which may allocate, and end it after the client's
-/// connect has returned. \thread any
-[[nodiscard]] Allocations unaccepting_allocations() noexcept;
 /// Bytes that were allocated and not freed, mappings aside. Only differences mean something. \thread any
 [[nodiscard]] std::int64_t live_heap_bytes() noexcept;
 
