@@ -85,6 +85,7 @@ struct TransferCall : Call, Transfer {
   std::uint32_t parts = 0;    ///< Operations of the connection in flight.
   std::uint32_t slot = 0;     ///< Its slot in Transfers while there are some.
   std::uint64_t old = 0;      ///< The value before an atomic.
+  std::uint64_t number = 0;   ///< Its place in the order of all transfers.
   TransferCall* next = nullptr;
 };
 
@@ -95,7 +96,8 @@ struct SendCall : Call {
   const std::byte* from = nullptr;
   std::uint64_t length = 0;             ///< With kWritten: bytes written.
   std::uint64_t offset = 0;             ///< With kWritten: offset in the window.
-  const TransferCall* after = nullptr;  ///< This message leaves after that transfer.
+  const TransferCall* after = nullptr;  ///< It is sent only if that transfer does not fail.
+  std::uint64_t behind = 0;             ///< It leaves after the transfers up to this number.
   std::uint64_t sent = 0;               ///< Bytes sent.
   bool is_sent = false;                 ///< All bytes left; its receipt is awaited, if any.
   std::uint64_t receipt = 0;            ///< The number of its receipt, while awaited.

@@ -1,7 +1,5 @@
 #include "session/outbox.hpp"
 
-#include "session/transfers.hpp"
-
 #include <algorithm>
 
 namespace verbena::session {
@@ -24,7 +22,7 @@ bool Outbox::send_some(SendCall& call) noexcept {
     calls_.finish(call, call.after->status);
     return true;
   }
-  if (call.after != nullptr && call.after->started != call.after->place.span.length) return false;
+  if (transfers_.is_any_waiting(call.behind)) return false;
   const std::size_t bytes =
       is_note ? 0 : static_cast<std::size_t>(std::min<std::uint64_t>(call.length - call.sent, longest_piece_));
   // The peer takes anything but user messages at once, so that needs no room.

@@ -1,9 +1,10 @@
-// Outgoing messages, within the room that the peer's inbox has.
+// Outgoing messages, within the room that the peer's inbox has, and behind the transfers that came before them.
 #pragma once
 
 #include "channel/connection.hpp"
 #include "session/calls.hpp"
 #include "session/reception.hpp"
+#include "session/transfers.hpp"
 #include "session/wire.hpp"
 
 #include <cstddef>
@@ -16,7 +17,7 @@ namespace verbena::session {
 /// \thread owner of the session's loop
 class Outbox {
  public:
-  explicit Outbox(Reception& reception) noexcept : reception_(reception) {}
+  Outbox(Reception& reception, const Transfers& transfers) noexcept : reception_(reception), transfers_(transfers) {}
   /// With `wants_receipts` a call is done once the peer's NIC has its message, otherwise once this side's NIC has it.
   void meet(channel::Connection& connection, std::uint32_t peer_inbox_bytes, bool wants_receipts) noexcept {
     connection_ = &connection;
@@ -30,7 +31,10 @@ class Outbox {
   /// Sends a short message past calls and queues: on return the peer's NIC has it. False: not possible now, and nothing
   /// has happened.
   [[nodiscard]] bool send_now(std::span<const std::byte> data, std::optional<std::uint32_t> immediate) noexcept;
-  void push(SendCall& call) noexcept { calls_.push(call); }
+  void push(SendCall& call) noexcept {
+    call.behind = transfers_.last_number();
+    calls_.push(call);
+  }
   [[nodiscard]] bool empty() const noexcept { return calls_.empty(); }
   /// Sends waiting messages while there is room.
   void progress() noexcept {
@@ -56,6 +60,7 @@ class Outbox {
   }
 
   Reception& reception_;
+  const Transfers& transfers_;
   channel::Connection* connection_ = nullptr;
   CallQueue<SendCall> calls_;
   std::uint32_t peer_inbox_bytes_ = 0;

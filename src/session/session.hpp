@@ -373,9 +373,9 @@ class Session final : private channel::Handler {
   wire::Hello peer_;
   ibv_gid peer_gid_{};
   Reception reception_;
-  Outbox outbox_{reception_};
   PhysicalPeer physical_;
   Transfers transfers_{physical_};
+  Outbox outbox_{reception_, transfers_};
   Windows windows_{outbox_};
   KnownMemory local_;  ///< The registration used last.
   /// How far it has come. Atomics are for all threads, the rest for its home's.

@@ -137,7 +137,7 @@ Status Transfers::start(const Transfer& transfer, channel::Connection& connectio
   if (free == end) return Status::kAgain;
   std::destroy_at(free);
   TransferCall& call = *std::construct_at(free, transfer);
-  waiting_.push(call);
+  push(call);
   progress(connection);
   // Done already means refused, since completions come only by polls.
   if (call.done()) return call.status;

@@ -33,8 +33,17 @@ class Transfers {
     part = rest.span;
     return Status::kOk;
   }
-  void push(TransferCall& call) noexcept { waiting_.push(call); }
+  void push(TransferCall& call) noexcept {
+    call.number = ++last_number_;
+    waiting_.push(call);
+  }
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
+  /// The number of the transfer that came last; 0: none has come.
+  [[nodiscard]] std::uint64_t last_number() const noexcept { return last_number_; }
+  /// Whether a transfer up to this number is not with the connection as a whole.
+  [[nodiscard]] bool is_any_waiting(std::uint64_t number) const noexcept {
+    return !waiting_.empty() && waiting_.first()->number <= number;
+  }
   /// Starts a call that nobody waits for, and keeps its completion. kAgain: kMostStarted are in flight or not taken.
   /// Other errors: why it cannot be started.
   [[nodiscard]] Status start(const Transfer& transfer, channel::Connection& connection) noexcept;
@@ -88,7 +97,8 @@ class Transfers {
 
   PhysicalPeer& physical_;
   CallQueue<TransferCall> waiting_;  ///< Not fully started.
-  std::uint32_t parts_ = 0;          ///< In flight.
+  std::uint64_t last_number_ = 0;
+  std::uint32_t parts_ = 0;  ///< In flight.
   std::array<Slot, kParts> slots_{};
   std::unique_ptr<TransferCall[]> started_;
   std::size_t under_way_ = 0;  ///< Entries of started_ that are not complete.

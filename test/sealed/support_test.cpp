@@ -94,8 +94,7 @@ TEST(AllocationCounts, TellAcceptorsApart) {
     std::thread other([&] {
       ASSERT_EQ(pthread_setname_np(pthread_self(), name), 0);
       const Allocations before = process_allocations();
-      EXPECT_EQ(made_by([] { ::operator delete(::operator new(1)); }),
-                exactly({Allocation::kNew, Allocation::kDelete}));
+      ::operator delete(::operator new(1));
       counted = process_allocations() - before;
     });
     other.join();

@@ -2,13 +2,14 @@
 #include "session/outbox.hpp"
 #include "../channel/fixture.hpp"
 #include "session/reception.hpp"
+#include "session/transfers.hpp"
 
 #include <array>
 
 namespace verbena::session {
 namespace {
 
-class OutboxTest : public channel::test::ConnectionPair {
+class OutboxTest : public channel::test::MemoryPair {
  protected:
   /// Bytes of room in the peer's inbox, heads of messages included.
   static constexpr std::uint32_t kRoom = 200;
@@ -16,6 +17,9 @@ class OutboxTest : public channel::test::ConnectionPair {
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(open());
     outbox.meet(*a.connection, kRoom, false);
+    a.recorder.when_complete = [this](channel::Connection&, const channel::Completion& completion) {
+      transfers.on_part(completion);
+    };
   }
   struct Send : SendCall {
     explicit Send(std::size_t bytes) {
@@ -35,6 +39,14 @@ class OutboxTest : public channel::test::ConnectionPair {
     outbox.push(call);
     outbox.progress();
   }
+  [[nodiscard]] Transfer write() const {
+    return {.kind = Transfer::Kind::kWrite, .local = local->local(0, 64), .place = {.span = target->remote(0, 64)}};
+  }
+  /// Hands the transfers that wait to the connection, and then what waits behind them.
+  void progress() {
+    transfers.progress(here());
+    outbox.progress();
+  }
   /// Kinds of the messages that have arrived at the other end.
   [[nodiscard]] std::vector<wire::Kind> arrived() {
     settle();
@@ -44,7 +56,9 @@ class OutboxTest : public channel::test::ConnectionPair {
   }
 
   Reception reception{64 * 1024, 64 * 1024};
-  Outbox outbox{reception};
+  PhysicalPeer physical;
+  Transfers transfers{physical};
+  Outbox outbox{reception, transfers};
 };
 
 TEST_F(OutboxTest, AShortMessageDoesNotOvertakeOneThatWaitsForRoom) {
@@ -64,27 +78,35 @@ TEST_F(OutboxTest, AShortMessageDoesNotOvertakeOneThatWaitsForRoom) {
 }
 
 // Its bytes must be there first.
-TEST_F(OutboxTest, ANoteLeavesAfterItsWrite) {
-  TransferCall write({.kind = Transfer::Kind::kWrite, .place = {.span = {.length = 64}}});
-  Note note(write);
-  Send behind(8);
+TEST_F(OutboxTest, MessagesLeaveAfterTheTransfersThatCameBeforeThem) {
+  TransferCall first(write());
+  transfers.push(first);
+  Note note(first);
+  Send message(8);
   push(note);
-  push(behind);
-  EXPECT_FALSE(note.done() || behind.done());
+  push(message);
+  EXPECT_FALSE(note.done() || message.done()) << "the WRITE is not with the connection";
   EXPECT_TRUE(arrived().empty());
-  write.started = 63;
-  outbox.progress();
-  EXPECT_FALSE(note.done()) << "a part of it is still to be handed to the connection";
-  write.started = 64;
-  outbox.progress();
-  EXPECT_TRUE(note.done() && behind.done());
+  progress();
+  EXPECT_TRUE(note.done() && message.done());
   EXPECT_EQ(arrived(), (std::vector{wire::Kind::kWritten, wire::Kind::kData}));
 }
 
+TEST_F(OutboxTest, AMessageDoesNotWaitForATransferThatCameLater) {
+  Send message(8);
+  outbox.push(message);
+  TransferCall later(write());
+  transfers.push(later);
+  outbox.progress();
+  EXPECT_TRUE(message.done());
+  progress();
+  EXPECT_TRUE(until([&] { return transfers.is_quiet(); }));
+}
+
 TEST_F(OutboxTest, ANoteOfAWriteThatFailedIsNotSent) {
-  TransferCall write({.kind = Transfer::Kind::kWrite, .place = {.span = {.length = 64}}});
-  write.status = Status::kOutOfRange;
-  Note note(write);
+  TransferCall failed(write());
+  failed.status = Status::kOutOfRange;
+  Note note(failed);
   Send behind(8);
   push(note);
   push(behind);
