@@ -24,11 +24,19 @@ static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t), "the 
 
 }  // namespace
 
-Status wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, Deadline deadline) noexcept {
+bool changes_soon(const std::atomic<std::uint32_t>& word, std::uint32_t value) noexcept {
   for (int i = 0; i < kPolls; ++i) {
-    if (word.load(std::memory_order_acquire) != value) return Status::kOk;
+    if (word.load(std::memory_order_acquire) != value) return true;
     relax();
   }
+  return false;
+}
+
+Status wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, Deadline deadline) noexcept {
+  return changes_soon(word, value) ? Status::kOk : sleep_while(word, value, deadline);
+}
+
+Status sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, Deadline deadline) noexcept {
   for (;;) {
     const std::chrono::nanoseconds left = std::min(deadline.left(), kLongestSleep);
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);

@@ -218,6 +218,8 @@ class CompletionLoop {
     task();
     return Status::kOk;
   }
+  /// Calls of other threads that have ended; wraps around. \thread any
+  [[nodiscard]] std::uint32_t ended_calls() const noexcept { return mailbox_.ended_calls(); }
   /// Sends a letter to the owner, who opens it in the next poll. \thread any  \alloc none
   void post(Mailbox::Letter& letter) noexcept;
   /// Whether there is room for another connection now. \thread any

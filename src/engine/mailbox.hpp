@@ -58,6 +58,8 @@ class Mailbox {
     leave();
     return status;
   }
+  /// Calls of other threads that have ended; wraps around. \thread any
+  [[nodiscard]] std::uint32_t ended_calls() const noexcept { return released_.load(std::memory_order_relaxed); }
   /// Waits until no call is under way. Call it before destroying the mailbox, because the task of a call may have ended
   /// the reader.
   void await_callers() noexcept;

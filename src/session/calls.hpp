@@ -1,9 +1,8 @@
-// Calls in progress, and queues of them.
+// The calls of a session.
 #pragma once
 
-#include "base/futex.hpp"
 #include "channel/options.hpp"
-#include "engine/fifo.hpp"
+#include "engine/call.hpp"
 #include "session/wire.hpp"
 
 #include <verbena/rdma_types.hpp>
@@ -19,43 +18,8 @@ namespace verbena::session {
 using channel::Change;
 using channel::LocalSpan;
 using channel::RemoteSpan;
-
-/// A call belongs to its caller, who waits until it is done. Once it has begun, only the thread that drives the session
-/// touches anything but `is_done`.
-struct Call {
-  Status status = Status::kOk;
-  bool is_awaited = false;  ///< A thread other than the one that drives the session waits.
-  std::atomic<std::uint32_t> is_done{0};
-  /// For a call in which nobody waits: who is told of its end. Short, and starts nothing but calls of its own kind.
-  using Tell = void (*)(Call& call) noexcept;
-  Tell tell = nullptr;
-
-  /// Don't touch the call afterwards: its caller may have gone when this returns. Who is told is there until he is.
-  void finish(Status outcome) noexcept {
-    status = outcome;
-    const bool wakes = is_awaited;
-    const Tell tells = tell;
-    const std::atomic<std::uint32_t>& word = is_done;
-    is_done.store(1, std::memory_order_release);
-    if (wakes) wake_waiters(word);
-    if (tells != nullptr) tells(*this);
-  }
-  [[nodiscard]] bool done() const noexcept { return is_done.load(std::memory_order_acquire) != 0; }
-};
-
-/// Calls in order of arrival. \thread owner
-template <class Kind>
-class CallQueue : public engine::Fifo<Kind> {
- public:
-  /// Removes a call and finishes it.
-  void finish(Kind& call, Status outcome) noexcept {
-    this->remove(call);
-    call.finish(outcome);
-  }
-  void finish_all(Status outcome) noexcept {
-    while (!this->empty()) finish(*this->first(), outcome);
-  }
-};
+using engine::Call;
+using engine::CallQueue;
 
 /// A place in the peer's memory: in one of its windows, or in its physical memory.
 enum class Space : std::uint8_t { kKey, kPhysical };

@@ -258,23 +258,23 @@ Status Session::carry_out(Call& call, const Patience& patience, Start&& start, C
   };
   if (!home_->is_driven_here()) {
     const Deadline deadline = patience.begin();
-    call.is_awaited = true;
+    call.is_handed_over = true;
     const Status handed = loop.call(begin, hand_over_by(deadline));
     if (handed == Status::kOk) {
-      if (wait_while(call.is_done, 0, deadline) == Status::kTimedOut) {
+      if (call.wait(deadline) == Status::kTimedOut) {
         // If the thread is ending instead, it ends the call before it is gone. An operation that the NIC carries out in
         // the caller's memory takes the time of a drain.
         const auto end = [&] {
           if (!call.done()) cancel();
         };
         (void)loop.call(end, Deadline::never());
-        (void)wait_while(call.is_done, 0, Deadline::never());
+        (void)call.wait(Deadline::never());
       }
       if constexpr (!std::is_same_v<std::remove_cvref_t<Settle>, Nothing>) (void)loop.call(settle, Deadline::never());
       return call.status;
     }
     if (handed != Status::kClosed || state() != State::kDetached) return handed;
-    call.is_awaited = false;
+    call.is_handed_over = false;
   }
   // Nobody else drives it then, but another thread's call.
   return alone(is_shared(), [&] {
@@ -352,12 +352,8 @@ Status Session::wait_for(Call& call, const Patience& patience) noexcept {
   engine::CompletionLoop& loop = home_->loop();
   if (!home_->is_driven_here()) {
     const Deadline deadline = patience.begin();
-    // The thread goes on with it by itself.
-    if (deadline.passed()) return Status::kTimedOut;
-    // Only the thread that finishes the call may say that it is awaited: nobody is woken where it is done before.
-    const Status handed = loop.call([&] { call.is_awaited = true; }, hand_over_by(deadline));
-    if (handed == Status::kOk) return wait_while(call.is_done, 0, deadline);
-    if (handed != Status::kClosed || state() != State::kDetached) return handed;
+    // The thread goes on with it by itself, and ends it before it is gone.
+    return deadline.passed() ? Status::kTimedOut : call.wait(deadline);
   }
   return alone(is_shared(), [&] {
     progress();
@@ -381,7 +377,7 @@ Status Session::write_with_immediate(std::span<const std::byte> data, std::uint3
   note.length = data.size();
   note.offset = offset;
   if (!data.empty()) note.after = &write;
-  write.is_awaited = !home_->is_driven_here();
+  write.is_handed_over = !home_->is_driven_here();
   bool is_pushed = false;
   const auto start = [&] {
     if (life_.reason != Status::kOk) return note.finish(life_.reason);
@@ -401,7 +397,7 @@ Status Session::write_with_immediate(std::span<const std::byte> data, std::uint3
   };
   const Status status = carry_out(note, patience, start, cancel, settle);
   // A thread that is ending takes no more tasks, so it has not settled the WRITE. It ends the WRITE before it is gone.
-  if (is_pushed) (void)wait_while(write.is_done, 0, Deadline::never());
+  if (is_pushed) (void)write.wait(Deadline::never());
   return status;
 }
 
@@ -429,13 +425,16 @@ Status Session::in_driver(Task&& task, Deadline deadline) noexcept {
   });
 }
 
-template <class Kind, class Start>
-Status Session::begin_call(Kind& call, Call::Tell tell, Start&& start) noexcept {
+template <class Start>
+Status Session::begin_calls(std::initializer_list<Begun> calls, Start&& start) noexcept {
+  const bool is_handed_over = !home_->is_driven_here();
+  for (const Begun& each : calls) each.call.is_handed_over = is_handed_over;
   const auto begin = [&] {
     if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
     start();
     progress();
-    if (!call.done()) call.tell = tell;
+    for (const Begun& each : calls)
+      if (!each.call.done()) each.call.tell = each.tell;
   };
   return in_driver(begin, Deadline::after(kHandOver));
 }
@@ -462,9 +461,10 @@ bool Session::withdraw(Kind& call) noexcept {
 }
 template bool Session::withdraw(SendCall&) noexcept;
 template bool Session::withdraw(ReceiveCall&) noexcept;
-template bool Session::withdraw(TakeCall&) noexcept;
 
-void Session::try_withdraw(ReceiveCall& call) noexcept { (void)take_back(call, Deadline::after(kHandOver)); }
+bool Session::try_withdraw(ReceiveCall& call) noexcept {
+  return take_back(call, Deadline::after(kHandOver)) == Status::kOk;
+}
 
 void Session::give_up(SendCall& call) noexcept { call.finish(outbox_.cancel(call) ? Status::kOk : Status::kTimedOut); }
 
@@ -478,32 +478,36 @@ void Session::give_up(TakeCall& call) noexcept {
 }
 
 Status Session::begin(SendCall& call, Call::Tell tell) noexcept {
-  return begin_call(call, tell, [&] { push(outbox_, call); });
+  return begin_calls({{call, tell}}, [&] { push(outbox_, call); });
 }
 
 Status Session::begin(ReceiveCall& call, Call::Tell tell) noexcept {
-  return begin_call(call, tell, [&] {
+  return begin_calls({{call, tell}}, [&] {
     // What has arrived may not have been polled.
     if (home_->driver() == Driver::kCaller && reception_.empty() && !home_->loop().in_handler()) home_->loop().poll();
     reception_.push(call);
   });
 }
 
-Status Session::begin(TransferCall& write, Call::Tell tell_of_write, SendCall& note, Call::Tell tell_of_note) noexcept {
-  if (!is_registered(write.local)) return Status::kLocalAccess;
-  note.after = &write;
-  return begin_call(note, tell_of_note, [&] {
-    write.tell = tell_of_write;
-    note.tell = tell_of_note;
-    push(transfers_, write);
-    push(outbox_, note);
+Status Session::begin(TransferCall& call, Call::Tell tell) noexcept {
+  if (call.is_registered() && !is_registered(call.local)) return Status::kLocalAccess;
+  const Patience patience = default_patience();
+  const Place place = call.place;  // A call that fails keeps the part of it that was started.
+  return with_key(place, patience, [&] {
+    call.begin_again();
+    call.place = place;
+    const Status begun = begin_calls({{call, tell}}, [&] { push(transfers_, call); });
+    if (begun != Status::kOk || call.tell != nullptr) return begun;
+    return call.status == Status::kOk ? Status::kOk : after_failure(call.status, patience);
   });
 }
 
-Status Session::begin(TakeCall& call, Call::Tell tell) noexcept {
-  return begin_call(call, tell, [&] {
-    call.tell = tell;
-    transfers_.push(call);
+Status Session::begin(TransferCall& write, Call::Tell tell_of_write, SendCall& note, Call::Tell tell_of_note) noexcept {
+  if (!is_registered(write.local)) return Status::kLocalAccess;
+  note.after = &write;
+  return begin_calls({{write, tell_of_write}, {note, tell_of_note}}, [&] {
+    push(transfers_, write);
+    push(outbox_, note);
   });
 }
 

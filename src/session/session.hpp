@@ -21,6 +21,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -162,25 +163,22 @@ class Session final : private channel::Handler {
   [[nodiscard]] Status complete(rdma::Completion& completion, const Patience& patience) noexcept;
 
   // --- calls in which nobody waits: `tell` is called at their end, by the thread that drives the session
-  /// Begins a call. kOk: it has begun, and is done, in which case nobody is told, or will tell. Else it has not begun:
-  /// kBusy, or as CompletionLoop::call. It stays where it is until it is done or withdrawn.
+  /// Begins a call. kOk: it has begun, and is done, in which case nobody is told (`Call::tell` is null), or will tell.
+  /// Else it has not begun: kBusy, or as CompletionLoop::call. It stays where it is until it is done or withdrawn.
   [[nodiscard]] Status begin(SendCall& call, Call::Tell tell) noexcept;
   [[nodiscard]] Status begin(ReceiveCall& call, Call::Tell tell) noexcept;
-  /// A WRITE of registered memory into the peer's default window, and a note of it that leaves after it. Both are told
-  /// of, the ends that come before this returns too. kLocalAccess: the memory is not registered.
+  /// Asks the peer, once, for a window whose key is not known. Fails, too, where the call has failed at once.
+  /// kLocalAccess: its memory is not registered.
+  [[nodiscard]] Status begin(TransferCall& call, Call::Tell tell) noexcept;
+  /// A WRITE of registered memory into the peer's default window, and a note of it that leaves after it. Each has a
+  /// tell of its own. kLocalAccess: the memory is not registered.
   [[nodiscard]] Status begin(TransferCall& write, Call::Tell tell_of_write, SendCall& note,
                              Call::Tell tell_of_note) noexcept;
-  /// For completions, as `complete`. Its end may be told before this returns, and `tell` may `go_on` with it.
-  [[nodiscard]] Status begin(TakeCall& call, Call::Tell tell) noexcept;
-  void go_on(TakeCall& call) noexcept {
-    call.is_done.store(0, std::memory_order_relaxed);
-    transfers_.push(call);
-  }
   /// Takes a call back that was begun. False: it was done before, and has been told of.
   template <class Kind>
   [[nodiscard]] bool withdraw(Kind& call) noexcept;
-  /// The same for a receive, but does not wait for a thread that is in a call: look whether it is done.
-  void try_withdraw(ReceiveCall& call) noexcept;
+  /// The same for a receive, but does not wait for a thread that is in a call: then false, too.
+  [[nodiscard]] bool try_withdraw(ReceiveCall& call) noexcept;
   /// With Driver::kCaller: takes in what has arrived; `wait` also sleeps until something has, or `Home`'s loop is
   /// woken.
   void look() noexcept { wait(Deadline::now()); }
@@ -277,8 +275,13 @@ class Session final : private channel::Handler {
   /// CompletionLoop::call.
   template <class Task>
   [[nodiscard]] Status in_driver(Task&& task, Deadline deadline) noexcept;
-  template <class Kind, class Start>
-  [[nodiscard]] Status begin_call(Kind& call, Call::Tell tell, Start&& start) noexcept;
+  /// Begins calls by `start`, and has those that are not done then told of, each by its function.
+  struct Begun {
+    Call& call;
+    Call::Tell tell;
+  };
+  template <class Start>
+  [[nodiscard]] Status begin_calls(std::initializer_list<Begun> calls, Start&& start) noexcept;
   /// kOk: the call is done, and nobody is told; kNotFound: it was done before; or as in_driver.
   template <class Kind>
   [[nodiscard]] Status take_back(Kind& call, Deadline deadline) noexcept;

@@ -69,13 +69,13 @@ void Sessions::leave_all_of(Owner listener) noexcept {
 void Sessions::end_all_of(Owner listener) noexcept {
   Ending ending;
   ending.listener = listener;
-  ending.is_awaited = true;
+  ending.is_handed_over = true;
   const auto leave = [&] {
     leave_here(listener);
     endings_.push(ending);
   };
   // If the thread has ended, the sessions have too. Before it ends, it finishes what waits.
-  if (loop_.call(leave, Deadline::never()) == Status::kOk) (void)wait_while(ending.is_done, 0, Deadline::never());
+  if (loop_.call(leave, Deadline::never()) == Status::kOk) (void)ending.wait(Deadline::never());
 }
 
 void Sessions::finish_endings() noexcept {

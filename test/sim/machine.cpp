@@ -72,7 +72,13 @@ void wipe(std::span<std::byte> bytes) noexcept { explicit_bzero(bytes.data(), by
 
 // --- waiting for a word -------------------------------------------------------------------------------------------
 
+bool changes_soon(const std::atomic<std::uint32_t>& word, std::uint32_t value) noexcept {
+  return word.load(std::memory_order_acquire) != value;
+}
 Status wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, Deadline deadline) noexcept {
+  return sleep_while(word, value, deadline);
+}
+Status sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, Deadline deadline) noexcept {
   VERBENA_CHECK(Tasks::is_inside());
   Tasks& tasks = *Tasks::current();
   while (word.load(std::memory_order_acquire) == value) {

@@ -5,7 +5,6 @@
 #include "api/session.hpp"
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -20,20 +19,58 @@ namespace verbena::typed::detail {
 [[nodiscard]] std::expected<Received, Status> elements_of(const char* call, const rdma::Message& message,
                                                           const std::byte* window, std::size_t element_bytes) noexcept;
 
-/// The connection of a link, with what was started on it.
+/// Begins a READ, WRITE or atomic, whose kind `transfer` has, as the calls of rdma::Connection do, and puts a failure
+/// into words. Defined where they are.
+[[nodiscard]] Status begin_transfer(session::Session& session, const char* call, const rdma::Local& here,
+                                    const rdma::Remote& there, session::TransferCall& transfer,
+                                    session::Call::Tell tell) noexcept;
+
+class LinkState;
+struct LinkCalls;
+/// A call of an operation.
+template <class Kind>
+struct CallOf : Kind {
+  LinkCalls* calls = nullptr;
+};
+/// A WRITE, and the message that tells of it.
+struct Writing {
+  CallOf<session::TransferCall> write;
+  CallOf<session::SendCall> note;
+};
+/// The call or calls of an operation. The session has them until they are done.
+struct LinkCalls {
+  std::variant<CallOf<session::SendCall>, CallOf<session::ReceiveCall>, CallOf<session::TransferCall>, Writing> call;
+  std::size_t element_bytes = 0;  ///< Receives.
+  LinkState* link = nullptr;
+  std::uint32_t slot = 0;
+
+  [[nodiscard]] session::ReceiveCall* receive() noexcept { return std::get_if<CallOf<session::ReceiveCall>>(&call); }
+  [[nodiscard]] session::TransferCall* transfer() noexcept { return std::get_if<CallOf<session::TransferCall>>(&call); }
+  /// One that is not done, unless all are.
+  [[nodiscard]] session::Call& any() noexcept;
+  [[nodiscard]] bool are_done() noexcept { return any().done(); }
+  /// Whether somebody is told of their end, or was. Once they have begun.
+  [[nodiscard]] bool are_told() noexcept;
+  /// Once they are done.
+  [[nodiscard]] Status status() noexcept;
+  template <class Kind>
+  [[nodiscard]] CallOf<Kind>& emplace() noexcept;
+};
+
+/// The connection of a link, with a call for each operation that was started on it. The thread that drives the
+/// connection ends the calls, and completes their slots.
 class LinkState final : public StartedOperations, public coroutine::detail::Driven {
  public:
   explicit LinkState(std::unique_ptr<rdma::Connection> connection);
 
-  /// Calls `begin(connection, cookie)`, and gives what that has started a slot.
-  template <class Begin>
-  [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept {
-    return StartedOperations::start(call, [&](std::uint64_t cookie) { return begin(*connection_, cookie); });
-  }
-  /// The same for messages.
   [[nodiscard]] Started start_send(const char* call, std::span<const std::byte> from,
                                    std::optional<std::uint32_t> immediate) noexcept;
   [[nodiscard]] Started start_receive(const char* call, std::span<std::byte> to, std::size_t element_bytes) noexcept;
+  /// A READ or WRITE.
+  [[nodiscard]] Started start_transfer(const char* call, session::Transfer::Kind kind, const rdma::Local& here,
+                                       const rdma::Remote& there) noexcept;
+  [[nodiscard]] Started start_change(const char* call, const rdma::Remote& word,
+                                     const session::Change& change) noexcept;
   /// Writes into the peer's own window at `offset`, and tells it.
   [[nodiscard]] Started start_write_and_tell(const char* call, const rdma::Local& from, const rdma::Remote& to,
                                              std::size_t offset, std::uint32_t immediate) noexcept;
@@ -44,7 +81,6 @@ class LinkState final : public StartedOperations, public coroutine::detail::Driv
   void close() noexcept;
 
   // --- for coroutines. \thread their loop's
-  [[nodiscard]] Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept override;
   /// Null where a thread of the library drives the connection.
   [[nodiscard]] coroutine::detail::Driven* driven() noexcept override { return is_driven_by_callers_ ? this : nullptr; }
   [[nodiscard]] session::Session* session() const noexcept { return Inside::session(*connection_); }
@@ -53,74 +89,29 @@ class LinkState final : public StartedOperations, public coroutine::detail::Driv
   void wake() noexcept override;
 
  private:
+  using Calls = LinkCalls;
   static constexpr std::chrono::seconds kDrain{2};
-  static_assert(Link::kMaxOperations == kSlotsOfGroup && Link::kMaxOperations < rdma::Connection::kMaxStarted);
-
-  /// A message that was started, or a WRITE and the message that tells of it. The session has it until it is done.
-  struct Message;
-  template <class Kind>
-  struct CallOf : Kind {
-    Message* message = nullptr;
-  };
-  struct Writing {
-    CallOf<session::TransferCall> write;
-    CallOf<session::SendCall> note;
-  };
-  struct Message {
-    /// Whether its end was told. The thread that drives the session touches nothing of it after kTold.
-    enum class Stage : std::uint8_t { kUnderWay, kOver, kTold };
-    std::variant<std::monostate, CallOf<session::SendCall>, CallOf<session::ReceiveCall>, Writing> call;
-    std::size_t element_bytes = 0;  ///< Receives.
-    LinkState* link = nullptr;
-    std::uint32_t slot = 0;
-    std::atomic<Stage> stage{Stage::kUnderWay};
-
-    [[nodiscard]] session::ReceiveCall* receive() noexcept { return std::get_if<CallOf<session::ReceiveCall>>(&call); }
-    /// One that is not done, unless all are.
-    [[nodiscard]] session::Call& any() noexcept;
-    [[nodiscard]] bool is_over() noexcept { return any().done(); }
-    /// Whether it is over, and nobody else touches it.
-    [[nodiscard]] bool is_left() noexcept;
-    /// Once it is over.
-    [[nodiscard]] Status status() noexcept;
-  };
-  /// Takes completions as they come, in the thread that drives the connection, while a coroutine awaits one.
-  struct Watch : session::TakeCall {
-    LinkState* link = nullptr;
-    session::Session* session = nullptr;
-  };
+  static_assert(Link::kMaxOperations == kSlotsOfGroup);
 
   ~LinkState() override = default;
-  std::size_t collect_now() noexcept override;
+  void collect_now() noexcept override;
   Status collect_until(std::uint32_t slot, Deadline deadline) noexcept override;
   void on_abandon(std::uint32_t slot) noexcept override;
-  void on_completion(const rdma::Completion& completion) noexcept;
-  [[nodiscard]] std::size_t poll_transfers() noexcept;
-  [[nodiscard]] bool has_message(std::uint32_t slot) const noexcept {
-    return (messages_started_.load(std::memory_order_relaxed) >> slot & 1) != 0;
-  }
-  [[nodiscard]] bool is_done(std::uint32_t slot) noexcept;
-  /// A call of a message has ended. \thread the one that drives the session
+  void on_take(std::uint32_t slot, End& end) noexcept override;
+  /// Starts what `begin(session, calls)` begins.
+  template <class Begin>
+  [[nodiscard]] Started start(const char* call, Begin&& begin) noexcept;
+  /// A call has ended. \thread the one that drives the session
   template <class Kind>
   static void on_call(session::Call& call) noexcept;
-  /// Starts what `begin(session, message)` begins.
-  template <class Begin>
-  [[nodiscard]] Started start_with_message(const char* call, Begin&& begin) noexcept;
-  /// Completes the slots of messages that are done.
-  std::size_t take_in_messages() noexcept;
-  [[nodiscard]] End end_of(Message& message) noexcept;
-  [[nodiscard]] Status start_watch() noexcept;
-  void stop_watch() noexcept;
-  static void on_watch(session::Call& call) noexcept;
+  void complete_calls(Calls& calls) noexcept;
+  /// Receives in quarantine take no message any more.
+  void withdraw_abandoned() noexcept;
 
   const std::unique_ptr<rdma::Connection> connection_;
   const std::byte* const window_;  ///< This side's.
-  /// Slots of messages whose end was not taken in. Changed in a turn.
-  std::atomic<std::uint64_t> messages_started_{0};
-  std::array<Message, Link::kMaxOperations> messages_;
+  std::array<Calls, Link::kMaxOperations> calls_;
   const bool is_driven_by_callers_;
-  Watch watch_;
-  std::atomic<bool> is_watching_{false};
 };
 
 }  // namespace verbena::typed::detail

@@ -130,12 +130,12 @@ void MeshLaneState::start_stalled() noexcept {
 void MeshLaneState::take_in(Deadline deadline) noexcept {
   const Turn turn(*this);
   if (!turn || is_closed_) return;
-  if (collect_now() != 0 || deadline.passed()) return;
+  if (poll() != 0 || deadline.passed()) return;
   lane_.loop().wait(deadline);
-  collect_now();
+  (void)poll();
 }
 
-std::size_t MeshLaneState::collect_now() noexcept {
+std::size_t MeshLaneState::poll() noexcept {
   if (is_closed_) return 0;
   ended_ = 0;
   std::array<mesh::Completion, 16> completions;
@@ -151,9 +151,9 @@ std::size_t MeshLaneState::collect_now() noexcept {
 
 Status MeshLaneState::collect_until(std::uint32_t /*slot*/, Deadline deadline) noexcept {
   if (is_closed_) return Status::kClosed;
-  if (collect_now() != 0) return Status::kOk;
+  if (poll() != 0) return Status::kOk;
   lane_.loop().wait(deadline);
-  return collect_now() != 0 || !deadline.passed() ? Status::kOk : Status::kTimedOut;
+  return poll() != 0 || !deadline.passed() ? Status::kOk : Status::kTimedOut;
 }
 
 void MeshLaneState::on_completion(const mesh::Completion& completion) noexcept {
@@ -302,7 +302,7 @@ void MeshLaneState::close() noexcept {
       return std::ranges::all_of(peers_, [](const Peer& each) { return each.under_way == 0; });
     };
     while (!is_quiet() && !limit.passed())
-      if (collect_now() == 0) lane_.loop().wait(limit);
+      if (poll() == 0) lane_.loop().wait(limit);
     // What is with the NIC still keeps its memory for good.
     for (Peer& peer : peers_)
       while (Arrival* const arrival = peer.arrived.first()) drop(peer, *arrival);

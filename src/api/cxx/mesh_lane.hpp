@@ -26,9 +26,6 @@ class MeshLaneState final : public StartedOperations, public coroutine::detail::
   void close() noexcept;
 
   // --- for coroutines. \thread their loop's
-  [[nodiscard]] Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept override {
-    return begin_awaiting(slot, wait);
-  }
   [[nodiscard]] coroutine::detail::Driven* driven() noexcept override { return this; }
   void look() noexcept override { take_in(Deadline::now()); }
   void sleep(Deadline deadline) noexcept override { take_in(deadline); }
@@ -66,7 +63,9 @@ class MeshLaneState final : public StartedOperations, public coroutine::detail::
   };
 
   ~MeshLaneState() override = default;
-  std::size_t collect_now() noexcept override;
+  void collect_now() noexcept override { (void)poll(); }
+  /// How many operations have ended.
+  std::size_t poll() noexcept;
   Status collect_until(std::uint32_t slot, Deadline deadline) noexcept override;
   void take_in(Deadline deadline) noexcept;
 

@@ -192,7 +192,9 @@ Status QueuePairState::post_unsignaled(const Request& request) noexcept {
 
 // --- completions --------------------------------------------------------------------------------------------------
 
-std::size_t QueuePairState::collect_now() noexcept { return is_up_ && loop_ ? loop_->poll() : 0; }
+void QueuePairState::collect_now() noexcept {
+  if (is_up_ && loop_) loop_->poll();
+}
 
 void QueuePairState::take_in(Deadline deadline) noexcept {
   const Turn turn(*this);

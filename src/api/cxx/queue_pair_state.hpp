@@ -46,9 +46,6 @@ class QueuePairState final : public StartedOperations,
   using StartedOperations::settle;
 
   // For coroutines. \thread their loop's
-  [[nodiscard]] Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept override {
-    return begin_awaiting(slot, wait);
-  }
   [[nodiscard]] coroutine::detail::Driven* driven() noexcept override { return this; }
   void look() noexcept override { take_in(Deadline::now()); }
   void sleep(Deadline deadline) noexcept override { take_in(deadline); }
@@ -69,7 +66,7 @@ class QueuePairState final : public StartedOperations,
   [[nodiscard]] nic::Nic& nic() const noexcept { return settings_.node->device().nic(); }
 
   // StartedOperations
-  std::size_t collect_now() noexcept override;
+  void collect_now() noexcept override;
   Status collect_until(std::uint32_t slot, Deadline deadline) noexcept override;
   /// Takes completions in, unless another thread does; waits for one until the deadline, or `wake`.
   void take_in(Deadline deadline) noexcept;

@@ -4,6 +4,7 @@
 #include <verbena/typed_memory.hpp>
 
 #include "api/cxx/guarded.hpp"
+#include "api/cxx/link_state.hpp"
 #include "api/session.hpp"
 #include "base/cancellation.hpp"
 #include "base/failure.hpp"
@@ -868,6 +869,20 @@ bool Inside::stop_awaiting(const rdma::Listener& listener, const coroutine::deta
   const bool is_here = of.awaiting == &wait;
   if (is_here) of.awaiting = nullptr;
   return is_here;
+}
+
+Status begin_transfer(session::Session& session, const char* call, const rdma::Local& here, const rdma::Remote& there,
+                      session::TransferCall& transfer, session::Call::Tell tell) noexcept {
+  using Kind = session::Transfer::Kind;
+  const auto begin = [&](session::Session& of, const session::LocalSpan& local, const session::Place& place) {
+    transfer.local = local;
+    transfer.place = place;
+    return of.begin(transfer, tell);
+  };
+  if (transfer.kind == Kind::kRead) return rdma::move<true>(&session, call, here, there, begin);
+  if (transfer.kind == Kind::kWrite) return rdma::move<false>(&session, call, here, there, begin);
+  return rdma::on_word(&session, call, there,
+                       [&](session::Session& of, const session::Place& place) { return begin(of, {}, place); });
 }
 
 session::Session* Inside::session(const rdma::Connection& connection) noexcept { return connection.session_; }

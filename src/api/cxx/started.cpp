@@ -23,12 +23,6 @@ std::uint32_t StartedOperations::find_free() noexcept {
   return kNone;
 }
 
-template <class Visit>
-void StartedOperations::for_each_slot(Visit&& visit) const noexcept {
-  for (std::uint32_t group = 0; group < group_count_; ++group)
-    for (std::uint32_t i = 0; i < kSlotsOfGroup; ++i) visit(group * kNumbersOfGroup + i);
-}
-
 bool StartedOperations::take(std::uint32_t slot, End& end) noexcept {
   const Slot& of = slot_at(slot);
   of.user.check();
@@ -37,6 +31,7 @@ bool StartedOperations::take(std::uint32_t slot, End& end) noexcept {
   for (; state == State::kTelling; state = of.state.load(std::memory_order_acquire)) yield_thread();
   if (state != State::kComplete) return false;
   end = of.end;
+  on_take(slot, end);
   free(slot);
   return true;
 }
@@ -83,20 +78,12 @@ void StartedOperations::complete(std::uint32_t slot, const End& end) noexcept {
 
 // --- coroutines
 
-Status StartedOperations::begin_awaiting(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept {
+Status StartedOperations::await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept {
   Slot& of = slot_at(slot);
   of.wait = &wait;
   State expected = State::kUnderWay;
-  const bool is_begun = of.state.compare_exchange_strong(expected, State::kAwaited, std::memory_order_seq_cst);
+  const bool is_begun = of.state.compare_exchange_strong(expected, State::kAwaited, std::memory_order_acq_rel);
   return is_begun ? Status::kOk : Status::kAgain;
-}
-
-void StartedOperations::tell_awaiting(std::uint32_t slot) noexcept {
-  Slot& of = slot_at(slot);
-  State expected = State::kAwaited;
-  if (!of.state.compare_exchange_strong(expected, State::kTelling, std::memory_order_seq_cst)) return;
-  of.wait->tell();
-  of.state.store(State::kUnderWay, std::memory_order_release);
 }
 
 bool StartedOperations::stop_awaiting(std::uint32_t slot) noexcept {
@@ -108,24 +95,8 @@ bool StartedOperations::stop_awaiting(std::uint32_t slot) noexcept {
   return false;
 }
 
-bool StartedOperations::is_any_awaited() const noexcept {
-  bool any = false;
-  for_each_slot([&](std::uint32_t slot) {
-    any = any || (is_used(slot) && slot_at(slot).state.load(std::memory_order_acquire) == State::kAwaited);
-  });
-  return any;
-}
-
-bool StartedOperations::is_any_under_way() const noexcept {
-  bool any = false;
-  for_each_slot([&](std::uint32_t slot) { any = any || is_under_way(slot); });
-  return any;
-}
-
 void StartedOperations::complete_all(Status status) noexcept {
-  for_each_slot([&](std::uint32_t slot) {
-    if (is_under_way(slot)) complete(slot, {.status = status});
-  });
+  for_each_under_way([&](std::uint32_t slot) { complete(slot, {.status = status}); });
 }
 
 void StartedOperations::end() noexcept {
@@ -137,17 +108,18 @@ Status StartedOperations::collect(std::uint32_t slot, Deadline deadline, const c
   const OneAtATime::Use use(slot_at(slot).user);
   const Turn turn(*this);
   if (!turn) return refuse_turn(call);
-  if (deadline.passed()) return collect_now() != 0 ? Status::kOk : Status::kTimedOut;
-  return collect_until(slot, deadline);
+  if (!deadline.passed()) return collect_until(slot, deadline);
+  collect_now();
+  return Status::kTimedOut;
 }
 
 Status StartedOperations::collect_abandoned(Deadline deadline, const char* call) noexcept {
   const Turn turn(*this);
   if (!turn) return refuse_turn(call);
-  if (collect_now() != 0) return Status::kOk;
+  collect_now();
   if (deadline.passed()) return Status::kTimedOut;
   std::uint32_t abandoned = kNone;
-  for_each_slot([&](std::uint32_t slot) {
+  for_each_under_way([&](std::uint32_t slot) {
     if (abandoned == kNone && is_abandoned(slot)) abandoned = slot;
   });
   return abandoned != kNone ? collect_until(abandoned, deadline) : Status::kOk;

@@ -50,9 +50,8 @@ class StartedOperations {
   [[nodiscard]] Status settle(Deadline deadline, const char* call) noexcept;
 
   // --- for coroutines. \thread their loop's
-  /// Has `wait` told of the end of `slot`, which is under way. kOk: it is or will be told; kAgain: it is complete;
-  /// kBusy: another thread uses the connection, or another loop the link.
-  [[nodiscard]] virtual Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept = 0;
+  /// Has `wait` told of the end of `slot`. kOk: it is or will be told; kAgain: it is complete.
+  [[nodiscard]] Status await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept;
   /// False: it was told.
   [[nodiscard]] bool stop_awaiting(std::uint32_t slot) noexcept;
   /// Null where the operations need nobody that looks at them.
@@ -91,10 +90,12 @@ class StartedOperations {
   }
 
   /// Takes in what is complete, and waits for it: for one that the operation of `slot` may have. In a turn.
-  virtual std::size_t collect_now() noexcept = 0;
+  virtual void collect_now() noexcept = 0;
   [[nodiscard]] virtual Status collect_until(std::uint32_t slot, Deadline deadline) noexcept = 0;
   /// Whoever had the operation of `slot` goes. \thread any
   virtual void on_abandon(std::uint32_t slot) noexcept { static_cast<void>(slot); }
+  /// Whoever has the operation of `slot` takes its end: what only this thread can say of it.
+  virtual void on_take(std::uint32_t slot, End& end) noexcept { static_cast<void>(slot), static_cast<void>(end); }
 
   /// Calls `begin(cookie)`, which starts an operation that ends with `complete(slot)`: the low half of the cookie is
   /// the slot, and the high one tells it from those that had the slot before.
@@ -113,12 +114,12 @@ class StartedOperations {
   [[nodiscard]] bool is_abandoned(std::uint32_t slot) const noexcept {
     return is_used(slot) && slot_at(slot).state.load(std::memory_order_acquire) == State::kAbandoned;
   }
-  [[nodiscard]] bool is_any_under_way() const noexcept;
-  /// kOk: `wait` will be told. kAgain: it is complete.
-  [[nodiscard]] Status begin_awaiting(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept;
-  [[nodiscard]] bool is_any_awaited() const noexcept;
-  /// Tells the coroutine that awaits `slot`, if one does, without its end: it takes that in itself. \thread any
-  void tell_awaiting(std::uint32_t slot) noexcept;
+  [[nodiscard]] bool is_under_way(std::uint32_t slot) const noexcept {
+    return is_used(slot) && slot_at(slot).state.load(std::memory_order_acquire) != State::kComplete;
+  }
+  /// Calls `visit(slot)` for each one that is under way.
+  template <class Visit>
+  void for_each_under_way(Visit&& visit) const noexcept;
   void complete_all(Status status) noexcept;
   /// Nothing more is started. Don't touch this object afterwards.
   void end() noexcept;
@@ -127,7 +128,7 @@ class StartedOperations {
   enum class State : std::uint8_t {
     kUnderWay,
     kAwaited,  ///< Under way, and a coroutine is to be told.
-    kTelling,  ///< It is just being told; kComplete follows, or kUnderWay until its end is taken in.
+    kTelling,  ///< It is just being told; kComplete follows.
     kComplete,
     kAbandoned
   };
@@ -157,14 +158,9 @@ class StartedOperations {
   [[nodiscard]] bool is_used(std::uint32_t slot) const noexcept {
     return (group_of(slot).used.load(std::memory_order_acquire) & bit_of(slot)) != 0;
   }
-  [[nodiscard]] bool is_under_way(std::uint32_t slot) const noexcept {
-    return is_used(slot) && slot_at(slot).state.load(std::memory_order_acquire) != State::kComplete;
-  }
   /// A free slot; kNone without.
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
   [[nodiscard]] std::uint32_t find_free() noexcept;
-  template <class Visit>
-  void for_each_slot(Visit&& visit) const noexcept;
   void leave_quarantine(std::uint32_t slot) noexcept;
   [[nodiscard]] Status collect_abandoned(Deadline deadline, const char* call) noexcept;
   void free(std::uint32_t slot) noexcept { let_go(group_of(slot), bit_of(slot)); }
@@ -182,6 +178,16 @@ class StartedOperations {
   const std::unique_ptr<Group[]> groups_;
   std::vector<Claim> more_claims_;  ///< Those of a slot's further parts.
 };
+
+template <class Visit>
+void StartedOperations::for_each_under_way(Visit&& visit) const noexcept {
+  for (std::uint32_t group = 0; group < group_count_; ++group) {
+    for (std::uint32_t i = 0; i < kSlotsOfGroup; ++i) {
+      const std::uint32_t slot = group * kNumbersOfGroup + i;
+      if (is_under_way(slot)) visit(slot);
+    }
+  }
+}
 
 template <class Begin>
 Started StartedOperations::start(const char* call, Begin&& begin) noexcept {

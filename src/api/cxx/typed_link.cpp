@@ -7,10 +7,9 @@
 #include "base/check.hpp"
 #include "base/threads.hpp"
 
-#include <algorithm>
-#include <array>
-#include <bit>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 namespace verbena::typed {
 namespace detail {
@@ -20,90 +19,118 @@ LinkState::LinkState(std::unique_ptr<rdma::Connection> connection)
       connection_(std::move(connection)),
       window_(connection_->window().data()),
       is_driven_by_callers_(session() != nullptr && session()->home().driver() == session::Driver::kCaller) {
-  for (std::uint32_t slot = 0; slot < messages_.size(); ++slot) {
-    messages_[slot].link = this;
-    messages_[slot].slot = slot;
+  for (std::uint32_t slot = 0; slot < calls_.size(); ++slot) {
+    calls_[slot].link = this;
+    calls_[slot].slot = slot;
   }
 }
 
-// --- messages -----------------------------------------------------------------------------------------------------
+// --- calls --------------------------------------------------------------------------------------------------------
 
-session::Call& LinkState::Message::any() noexcept {
-  if (auto* const send = std::get_if<CallOf<session::SendCall>>(&call); send != nullptr) return *send;
-  if (auto* const received = receive(); received != nullptr) return *received;
-  auto& both = std::get<Writing>(call);
-  return both.note.done() ? static_cast<session::Call&>(both.write) : both.note;
+session::Call& LinkCalls::any() noexcept {
+  return std::visit(
+      [](auto& each) -> session::Call& {
+        using Kind = std::remove_cvref_t<decltype(each)>;
+        if constexpr (std::is_same_v<Kind, Writing>) {
+          return each.note.done() ? static_cast<session::Call&>(each.write) : each.note;
+        } else {
+          return each;
+        }
+      },
+      call);
 }
 
-bool LinkState::Message::is_left() noexcept {
-  if (!is_over()) return false;
-  // Who is told is told by the next instructions of the thread that drives the session.
-  if (any().tell != nullptr)
-    while (stage.load(std::memory_order_acquire) != Stage::kTold) yield_thread();
-  return true;
+bool LinkCalls::are_told() noexcept {
+  const auto* const both = std::get_if<Writing>(&call);
+  return both != nullptr ? both->write.tell != nullptr || both->note.tell != nullptr : any().tell != nullptr;
 }
 
-Status LinkState::Message::status() noexcept {
+Status LinkCalls::status() noexcept {
   const auto* const both = std::get_if<Writing>(&call);
   return both != nullptr && both->write.status == Status::kOk ? both->note.status : any().status;
 }
 
 template <class Kind>
+CallOf<Kind>& LinkCalls::emplace() noexcept {
+  auto& made = call.emplace<CallOf<Kind>>();
+  made.calls = this;
+  return made;
+}
+
+template <class Kind>
 void LinkState::on_call(session::Call& call) noexcept {
-  Message& message = *static_cast<CallOf<Kind>&>(call).message;
-  if (!message.is_over()) return;
-  // Sequentially consistent, as what `await` does: it sees the stage, or this sees that it waits.
-  message.stage.store(Message::Stage::kOver, std::memory_order_seq_cst);
-  message.link->tell_awaiting(message.slot);
-  message.stage.store(Message::Stage::kTold, std::memory_order_release);
+  Calls& calls = *static_cast<CallOf<Kind>&>(call).calls;
+  if (calls.are_done()) calls.link->complete_calls(calls);
+}
+
+void LinkState::complete_calls(Calls& calls) noexcept {
+  const session::TransferCall* const transfer = calls.transfer();
+  complete(calls.slot, {.value = transfer != nullptr ? transfer->old : 0, .status = calls.status()});
 }
 
 template <class Begin>
-Started LinkState::start_with_message(const char* call, Begin&& begin) noexcept {
+Started LinkState::start(const char* call, Begin&& begin) noexcept {
+  bool is_over = false;
   Started started = StartedOperations::start(call, [&](std::uint64_t cookie) {
     if (session() == nullptr) return note(Status::kClosed, call, "the connection was closed");
-    const auto slot = static_cast<std::uint32_t>(cookie);
-    Message& message = messages_[slot];
-    message.stage.store(Message::Stage::kUnderWay, std::memory_order_relaxed);
-    Status begun = begin(*session(), message);
-    if (begun == Status::kOk && message.is_left() && damage_of(message.status()) >= Damage::kConnection)
-      begun = message.status();
-    if (begun != Status::kOk) return api::note_general(*session(), call, begun);
-    messages_started_.fetch_or(std::uint64_t{1} << slot, std::memory_order_relaxed);
-    return begun;
+    Calls& calls = calls_[static_cast<std::uint32_t>(cookie)];
+    const Status begun = begin(*session(), calls);
+    if (begun != Status::kOk || calls.are_told()) return begun;
+    if (damage_of(calls.status()) >= Damage::kConnection) return api::note_general(*session(), call, calls.status());
+    is_over = true;
+    complete_calls(calls);
+    return Status::kOk;
   });
-  if (started.is_under_way()) (void)started.poll();
+  if (is_over) (void)started.poll();
   return started;
 }
 
 Started LinkState::start_send(const char* call, std::span<const std::byte> from,
                               std::optional<std::uint32_t> immediate) noexcept {
-  return start_with_message(call, [&](session::Session& session, Message& message) {
-    auto& send = message.call.emplace<CallOf<session::SendCall>>();
-    send.message = &message;
+  return start(call, [&](session::Session& session, Calls& calls) {
+    auto& send = calls.emplace<session::SendCall>();
     send.immediate = immediate;
     send.from = from.data();
     send.length = from.size();
-    return session.begin(send, on_call<session::SendCall>);
+    const Status begun = session.begin(send, on_call<session::SendCall>);
+    return begun == Status::kOk ? begun : api::note_general(session, call, begun);
   });
 }
 
 Started LinkState::start_receive(const char* call, std::span<std::byte> to, std::size_t element_bytes) noexcept {
-  return start_with_message(call, [&](session::Session& session, Message& message) {
-    auto& receive = message.call.emplace<CallOf<session::ReceiveCall>>();
-    receive.message = &message;
+  return start(call, [&](session::Session& session, Calls& calls) {
+    auto& receive = calls.emplace<session::ReceiveCall>();
     receive.to = to.data();
     receive.length = to.size();
-    message.element_bytes = element_bytes;
-    return session.begin(receive, on_call<session::ReceiveCall>);
+    calls.element_bytes = element_bytes;
+    const Status begun = session.begin(receive, on_call<session::ReceiveCall>);
+    return begun == Status::kOk ? begun : api::note_general(session, call, begun);
+  });
+}
+
+Started LinkState::start_transfer(const char* call, session::Transfer::Kind kind, const rdma::Local& here,
+                                  const rdma::Remote& there) noexcept {
+  return start(call, [&](session::Session& session, Calls& calls) {
+    auto& transfer = calls.emplace<session::TransferCall>();
+    transfer.kind = kind;
+    return begin_transfer(session, call, here, there, transfer, on_call<session::TransferCall>);
+  });
+}
+
+Started LinkState::start_change(const char* call, const rdma::Remote& word, const session::Change& change) noexcept {
+  return start(call, [&](session::Session& session, Calls& calls) {
+    auto& transfer = calls.emplace<session::TransferCall>();
+    transfer.kind = session::Transfer::Kind::kAtomic;
+    transfer.change = change;
+    return begin_transfer(session, call, {}, word, transfer, on_call<session::TransferCall>);
   });
 }
 
 Started LinkState::start_write_and_tell(const char* call, const rdma::Local& from, const rdma::Remote& to,
                                         std::size_t offset, std::uint32_t immediate) noexcept {
-  return start_with_message(call, [&](session::Session& session, Message& message) {
-    auto& [write, note] = message.call.emplace<Writing>();
-    write.message = note.message = &message;
+  return start(call, [&](session::Session& session, Calls& calls) {
+    auto& [write, note] = calls.call.emplace<Writing>();
+    write.calls = note.calls = &calls;
     write.kind = session::Transfer::Kind::kWrite;
     write.local = {.data = from.bytes().data(), .length = from.size(), .lkey = from.lkey()};
     write.place = api::key_place(to.address, to.rkey, from.size());
@@ -111,139 +138,67 @@ Started LinkState::start_write_and_tell(const char* call, const rdma::Local& fro
     note.immediate = immediate;
     note.length = from.size();
     note.offset = offset;
-    return session.begin(write, on_call<session::TransferCall>, note, on_call<session::SendCall>);
+    const Status begun = session.begin(write, on_call<session::TransferCall>, note, on_call<session::SendCall>);
+    return begun == Status::kOk ? begun : api::note_general(session, call, begun);
   });
 }
 
-bool LinkState::is_done(std::uint32_t slot) noexcept {
-  Message& message = messages_[slot];
-  session::ReceiveCall* const receive = message.receive();
-  // Nobody waits for it any more. Until the thread that drives the session has let go of the segment.
-  if (receive != nullptr && session() != nullptr && !receive->done() && is_abandoned(slot))
-    session()->try_withdraw(*receive);
-  return message.is_left();
-}
-
-std::size_t LinkState::take_in_messages() noexcept {
-  std::size_t count = 0;
-  for (std::uint64_t left = messages_started_.load(std::memory_order_relaxed); left != 0; left &= left - 1) {
-    const auto slot = static_cast<std::uint32_t>(std::countr_zero(left));
-    if (!is_done(slot)) continue;
-    messages_started_.fetch_and(~(std::uint64_t{1} << slot), std::memory_order_relaxed);
-    complete(slot, end_of(messages_[slot]));
-    ++count;
-  }
-  return count;
-}
-
-End LinkState::end_of(Message& message) noexcept {
+// In the thread that has the operation: it says what was wrong.
+void LinkState::on_take(std::uint32_t slot, End& end) noexcept {
   constexpr const char* kCall = "typed::Link::start_receive";
-  End end{.status = message.status()};
-  const session::ReceiveCall* const receive = message.receive();
-  if (receive == nullptr) return end;
+  Calls& calls = calls_[slot];
+  const session::ReceiveCall* const receive = calls.receive();
+  if (receive == nullptr) return;
   if (end.status == Status::kBufferTooSmall) {
     Inside::set_waiting(*connection_, receive->needed);
     note(end.status, kCall, "the segment must have {} bytes for the message that waits; got {}", receive->needed,
          receive->length);
   }
-  if (end.status != Status::kOk) return end;
-  const auto received = elements_of(kCall, receive->message, window_, message.element_bytes);
-  if (!received) return {.status = received.error()};
+  if (end.status != Status::kOk) return;
+  const auto received = elements_of(kCall, receive->message, window_, calls.element_bytes);
+  if (!received) {
+    end.status = received.error();
+    return;
+  }
   end.value = received->count;
   end.first = received->first;
   end.immediate = received->immediate.value_or(0);
   end.arrived = received->kind == rdma::Message::Kind::kWritten ? End::Arrived::kWritten
                 : received->immediate                           ? End::Arrived::kSentWithImmediate
                                                                 : End::Arrived::kSent;
-  return end;
 }
 
+// Whoever had the receive is about to let it go: a message that comes meanwhile is not for it.
 void LinkState::on_abandon(std::uint32_t slot) noexcept {
-  if (session::ReceiveCall* const receive = messages_[slot].receive(); receive != nullptr)
+  if (session::ReceiveCall* const receive = calls_[slot].receive(); receive != nullptr)
     receive->is_dropped.store(true, std::memory_order_relaxed);
 }
 
-void LinkState::on_completion(const rdma::Completion& completion) noexcept {
-  const auto slot = static_cast<std::uint32_t>(completion.cookie);
-  // Else it is the user's own, started past the link.
-  if (is_current(completion.cookie) && !has_message(slot))
-    complete(slot, {.value = completion.old, .status = completion.status});
+void LinkState::withdraw_abandoned() noexcept {
+  for_each_under_way([this](std::uint32_t slot) {
+    session::ReceiveCall* const receive = is_abandoned(slot) ? calls_[slot].receive() : nullptr;
+    // Its segment is free once the thread that drives the session has let go of it.
+    if (receive != nullptr && !receive->done() && session()->try_withdraw(*receive)) complete_calls(calls_[slot]);
+  });
 }
 
-std::size_t LinkState::poll_transfers() noexcept {
-  std::array<rdma::Completion, 16> completions;
-  const std::size_t count = connection_->poll(completions);
-  std::ranges::for_each(std::span(completions).first(count),
-                        [this](const rdma::Completion& each) { on_completion(each); });
-  return count;
-}
-
-std::size_t LinkState::collect_now() noexcept {
-  std::size_t count = 0;
-  if (is_watching_.load(std::memory_order_acquire)) {
-    look();
-  } else {
-    count = poll_transfers();
-  }
-  const std::uint64_t messages = messages_started_.load(std::memory_order_relaxed);
-  if (messages == 0) return count;
-  // Where callers drive the session, messages go on in this: a poll looks at nothing but transfers.
-  if (session() != nullptr)
-    (void)session()->wait_for(messages_[static_cast<std::size_t>(std::countr_zero(messages))].any(), Deadline::now());
-  return count + take_in_messages();
+void LinkState::collect_now() noexcept {
+  if (session() == nullptr) return;
+  if (quarantined() != 0) withdraw_abandoned();
+  look();
 }
 
 Status LinkState::collect_until(std::uint32_t slot, Deadline deadline) noexcept {
-  if (has_message(slot)) {
-    const Status waited = session() != nullptr ? session()->wait_for(messages_[slot].any(), deadline) : Status::kClosed;
-    return take_in_messages() != 0 ? Status::kOk : waited;
-  }
-  // The one that takes completions first gets them: this thread, until it has one.
-  stop_watch();
-  const auto completion = connection_->complete(deadline);
-  if (completion) on_completion(*completion);
-  if (is_any_awaited()) (void)start_watch();
-  return completion ? Status::kOk : completion.error();
+  if (session() == nullptr) return Status::kClosed;
+  Calls& calls = calls_[slot];
+  const Status waited = session()->wait_for(calls.any(), deadline);
+  // The thread that has ended the calls completes the slot by its next instructions.
+  while (is_under_way(slot) && calls.are_done()) yield_thread();
+  return waited;
 }
 
 Deadline LinkState::default_deadline() const noexcept {
   return session() != nullptr ? session()->default_patience().begin() : Deadline::now();
-}
-
-// In the thread that drives the connection. The last completion ends it: nothing is under way then.
-void LinkState::on_watch(session::Call& call) noexcept {
-  auto& watch = static_cast<Watch&>(static_cast<session::TakeCall&>(call));
-  LinkState& link = *watch.link;
-  if (call.status != Status::kOk) return link.is_watching_.store(false, std::memory_order_release);
-  link.on_completion(watch.completion);
-  watch.session->go_on(watch);
-}
-
-Status LinkState::start_watch() noexcept {
-  if (is_watching_.exchange(true, std::memory_order_acq_rel)) return Status::kOk;
-  watch_.link = this;
-  watch_.session = session();
-  watch_.is_done.store(0, std::memory_order_relaxed);
-  const Status begun = watch_.session != nullptr ? watch_.session->begin(watch_, on_watch) : Status::kClosed;
-  if (begun != Status::kOk) is_watching_.store(false, std::memory_order_release);
-  return begun;
-}
-
-void LinkState::stop_watch() noexcept {
-  if (!is_watching_.load(std::memory_order_acquire)) return;
-  if (watch_.session->withdraw<session::TakeCall>(watch_)) is_watching_.store(false, std::memory_order_release);
-}
-
-Status LinkState::await(std::uint32_t slot, coroutine::detail::Wait& wait) noexcept {
-  if (const Status begun = begin_awaiting(slot, wait); begun != Status::kOk) return begun;
-  if (has_message(slot)) {
-    const bool is_over =
-        messages_[slot].is_over() || messages_[slot].stage.load(std::memory_order_seq_cst) != Message::Stage::kUnderWay;
-    return is_over && stop_awaiting(slot) ? Status::kAgain : Status::kOk;
-  }
-  const Status watched = start_watch();
-  if (watched == Status::kOk) return Status::kOk;
-  return stop_awaiting(slot) ? watched : Status::kOk;
 }
 
 void LinkState::look() noexcept {
@@ -263,24 +218,14 @@ void LinkState::close() noexcept {
     const Turn turn(*this);
     // Another thread would go on with a connection that is gone.
     VERBENA_CHECK(static_cast<bool>(turn));
-    stop_watch();
     const bool is_in_callback = session() != nullptr && api::is_in_callback(*session());
-    if (is_in_callback && is_any_under_way()) {
+    if (is_in_callback) {
       // There the connection's own end does not wait for the NIC.
       session()->stop_in_callback();
       const Deadline limit = Deadline::after(kDrain);
-      for (Message& message : messages_)
-        if (has_message(message.slot)) (void)session()->wait_for(message.any(), limit);
-      take_in_messages();
-      while (is_any_under_way()) {
-        const auto completion = connection_->complete(limit);
-        if (!completion) break;
-        on_completion(*completion);
-      }
+      for_each_under_way([&](std::uint32_t slot) { (void)session()->wait_for(calls_[slot].any(), limit); });
     }
     connection_->close();
-    // Messages have ended with the session.
-    take_in_messages();
     if (!is_in_callback) complete_all(Status::kClosed);
     Driven::settle();  // Coroutines that waited have been told, and this is polled no more.
   }
@@ -410,24 +355,16 @@ Started Link::begin_write_and_tell(const rdma::Local& from, const rdma::Remote& 
 }
 
 Started Link::begin_read(const rdma::Local& to, const rdma::Remote& from) noexcept {
-  return state_->start("typed::Link::start_read", [&](rdma::Connection& connection, std::uint64_t cookie) {
-    return connection.start_read(to, from, cookie);
-  });
+  return state_->start_transfer("typed::Link::start_read", session::Transfer::Kind::kRead, to, from);
 }
 Started Link::begin_write(const rdma::Local& from, const rdma::Remote& to) noexcept {
-  return state_->start("typed::Link::start_write", [&](rdma::Connection& connection, std::uint64_t cookie) {
-    return connection.start_write(from, to, cookie);
-  });
+  return state_->start_transfer("typed::Link::start_write", session::Transfer::Kind::kWrite, from, to);
 }
 Started Link::begin_fetch_add(const rdma::Remote& word, std::uint64_t delta) noexcept {
-  return state_->start("typed::Link::start_fetch_add", [&](rdma::Connection& connection, std::uint64_t cookie) {
-    return connection.start_fetch_add(word, delta, cookie);
-  });
+  return state_->start_change("typed::Link::start_fetch_add", word, {.compare_add = delta});
 }
 Started Link::begin_compare_swap(const rdma::Remote& word, std::uint64_t expected, std::uint64_t desired) noexcept {
-  return state_->start("typed::Link::start_compare_swap", [&](rdma::Connection& connection, std::uint64_t cookie) {
-    return connection.start_compare_swap(word, expected, desired, cookie);
-  });
+  return state_->start_change("typed::Link::start_compare_swap", word, api::swap_of(expected, desired));
 }
 
 std::size_t Link::quarantined() const noexcept { return state_ != nullptr ? state_->quarantined() : 0; }

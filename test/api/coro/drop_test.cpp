@@ -27,19 +27,24 @@ constexpr std::size_t kCount = 256;
 class HeldNic {
  public:
   explicit HeldNic(const Link& link)
-      : pair_(typed::detail::Inside::session(link.unsafe_connection())->connection()->queue_pair()) {
+      : session_(*typed::detail::Inside::session(link.unsafe_connection())),
+        pair_(session_.connection()->queue_pair()) {
     test::hold_execution(pair_, true);
   }
   ~HeldNic() { release(); }
   HeldNic(const HeldNic&) = delete;
   HeldNic& operator=(const HeldNic&) = delete;
   void release() {
-    if (ibv_qp* const pair = std::exchange(pair_, nullptr); pair != nullptr) test::hold_execution(pair, false);
+    ibv_qp* const pair = std::exchange(pair_, nullptr);
+    if (pair == nullptr) return;
+    test::hold_execution(pair, false);
+    session_.home().loop().wake();  // Nothing else tells a thread that sleeps.
   }
   /// The queue pair has gone.
   void forget() { pair_ = nullptr; }
 
  private:
+  session::Session& session_;
   ibv_qp* pair_;
 };
 

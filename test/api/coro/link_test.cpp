@@ -240,6 +240,26 @@ TEST_F(CoroutineLinks, StartedOperationsAreAwaited) {
   }
 }
 
+// The thread that drives the connection tells of the end by itself: nobody asks it.
+TEST_F(CoroutineLinks, WhatIsAwaitedOrStartedIsHandedOverOnce) {
+  const engine::CompletionLoop& driver = typed::detail::Inside::session(peer.unsafe_connection())->home().loop();
+  const auto handed_over = [&](auto&& operation) {
+    const std::uint32_t before = driver.ended_calls();
+    EXPECT_EQ(operation(), Status::kOk) << error_detail();
+    return driver.ended_calls() - before;
+  };
+  ASSERT_EQ(wait_for(read_all(*loop, peer, taken(region), there(peer))).status, Status::kOk) << "the window is known";
+  EXPECT_EQ(handed_over([&] { return wait_for(read_all(*loop, peer, taken(region), there(peer))).status; }), 1u);
+  EXPECT_EQ(handed_over([&] { return wait_for(write_all(*loop, peer, taken(region), there(peer))).status; }), 1u);
+  EXPECT_EQ(handed_over([&] { return wait_for(send_one(*loop, peer, taken(region))).status; }), 1u);
+  EXPECT_EQ(handed_over([&] {
+              const auto old = wait_for(add_one(*loop, peer, there(peer, 0, 1)));
+              return old ? Status::kOk : old.error();
+            }),
+            1u);
+  EXPECT_EQ(handed_over([&] { return peer.start_read(taken(region), there(peer)).wait(soon()); }), 1u);
+}
+
 // Blocking calls and awaits of one thread, in turn.
 TEST_F(CoroutineLinks, BlockingCallsBesideAwaits) {
   for (Link* each : {&link, &peer}) {
