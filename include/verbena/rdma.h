@@ -16,8 +16,8 @@
  *    RDMA_ERR_BUSY. Messages of the peer, and the peer that sends them, wait until the next call.
  *
  * A callback may call every function of this header, and wait in it, except rdmaServerStop, rdmaServerWait and
- * rdmaServerRelease of its own listener and rdmaRuntimeStop. Meanwhile the other connections of its thread receive
- * messages and carry out calls, but get no callbacks.
+ * rdmaServerRelease of its own listener and rdmaRuntimeStop. Whatever it waits for in this library, the other
+ * connections of its thread receive messages and carry out calls meanwhile; their callbacks come when it has returned.
  *
  * A child that is forked while its parent has a connection, listener or node gets RDMA_ERR_FORKED from every call, and
  * does not harm its parent, whatever it frees; it may exec. Registered memory of the library is not mapped in the

@@ -135,8 +135,8 @@ class Memory {
 
 /// Callbacks, called by the thread of a listener or of a client. A handler must outlive its connections. Callbacks may
 /// wait, and may call everything except Listener::stop, Listener::wait and the destructor of their own listener.
-/// Meanwhile the thread receives messages and carries out calls of its other connections, but does not call their
-/// handlers.
+/// Whatever they wait for in this library, the thread's other connections receive messages and carry out calls
+/// meanwhile; their handlers are called when the one at hand has returned.
 class Handler {
  public:
   /// Listeners: a client has connected, and the connection has received nothing yet. The listener owns the connection

@@ -1,6 +1,7 @@
 #include "base/futex.hpp"
 
 #include "base/relax.hpp"
+#include "base/serving.hpp"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -37,6 +38,8 @@ Status wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, D
 }
 
 Status sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, Deadline deadline) noexcept {
+  if (Serving::is_due()) [[unlikely]]
+    return Serving::wait_until([&] { return word.load(std::memory_order_acquire) != value; }, deadline);
   for (;;) {
     const std::chrono::nanoseconds left = std::min(deadline.left(), kLongestSleep);
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);

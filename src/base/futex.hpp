@@ -17,7 +17,7 @@ namespace verbena {
 /// \alloc none
 [[nodiscard]] bool changes_soon(const std::atomic<std::uint32_t>& word, std::uint32_t value) noexcept;
 /// Sleeps in the kernel until `word` is no longer `value` and a waker has been there: kOk, or kTimedOut past the
-/// deadline. \thread any  \alloc none
+/// deadline. In a callback it serves instead (base/serving.hpp). \thread any  \alloc none
 [[nodiscard]] Status sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value,
                                  Deadline deadline) noexcept;
 /// The same without a deadline; may return before. \thread any  \alloc none

@@ -21,6 +21,12 @@ using Thread = std::thread;
 [[nodiscard]] inline std::uintptr_t this_thread() noexcept {
   return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
 }
+/// A pointer of the calling thread's, null at first: one for each type. \thread any  \alloc none
+template <class Pointer>
+[[nodiscard]] Pointer& thread_word() noexcept {
+  static constinit thread_local Pointer word = nullptr;
+  return word;
+}
 /// Lets other threads of this core run. \thread any  \alloc none
 inline void yield_thread() noexcept { std::this_thread::yield(); }
 

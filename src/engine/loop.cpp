@@ -337,6 +337,11 @@ CompletionLoop::Phase CompletionLoop::sleep(Deadline deadline, unsigned& handled
 unsigned CompletionLoop::wait_slowly(Deadline deadline) noexcept {
   unsigned handled = 0;
   if (deadline.ticks() == 0 || take_wake()) return 0;
+  if (Serving::is_due()) [[unlikely]] {
+    if (Serving::go_on()) return 0;  // It may have been what the caller waits for.
+    // Who else is served would have to wake this loop.
+    if (!Serving::is_only(this)) return yield_thread(), 0;
+  }
   Phase phase = wait_policy_ == WaitPolicy::kEvent ? Phase::kGoOn : spin(deadline, handled);
   while (phase == Phase::kGoOn) phase = sleep(deadline, handled);
   return handled;

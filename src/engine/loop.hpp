@@ -4,6 +4,7 @@
 #include "base/check.hpp"
 #include "base/count.hpp"
 #include "base/fork.hpp"
+#include "base/serving.hpp"
 #include "base/threads.hpp"
 #include "engine/mailbox.hpp"
 #include "host/footprint.hpp"
@@ -176,17 +177,20 @@ class CompletionLoop {
   void take_arrived() noexcept;
   /// Polls until it has handled something, `deadline` passes, or `wake`: spins as the options say, then sleeps. Returns
   /// the completions handled; 0 after the deadline or a wake. Reads the clock only after about a microsecond of empty
-  /// polls.
+  /// polls. In a callback it serves what its thread has to (base/serving.hpp), and may return 0 after that.
   unsigned wait(Deadline deadline) noexcept;
   /// Ends a `wait` now, or the next one. Makes a system call only if the loop sleeps. \thread any
   void wake() noexcept;
   /// Waits until `done()` or the deadline: kOk or kTimedOut.
   template <class Done>
   [[nodiscard]] Status wait_until(Done&& done, Deadline deadline) noexcept {
-    for (;;) {
+    for (unsigned turn = 1;; ++turn) {
       if (done()) return Status::kOk;
       // Reads the clock only after empty polls.
       if (wait(deadline) == 0 && !done() && deadline.passed()) return Status::kTimedOut;
+      // A wait that finds something each time serves nobody.
+      if (turn % kTurnsPerService == 0 && Serving::is_due()) [[unlikely]]
+        Serving::go_on();
     }
   }
   /// Waits until `done()`, as long as `patience` lasts; it begins when the first check finds nothing.
@@ -245,6 +249,7 @@ class CompletionLoop {
   static constexpr unsigned kCompletionsPerClockLog = 13;
   /// Messages taken in a row from the queue pair that is expected to have one, before a poll looks at all.
   static constexpr unsigned kMostTakenInRow = 15;
+  static constexpr unsigned kTurnsPerService = 16;
 
   CompletionLoop(nic::Nic& nic, const LoopOptions& options);
 

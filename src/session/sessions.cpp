@@ -1,5 +1,7 @@
 #include "session/sessions.hpp"
 
+#include "base/fork.hpp"
+#include "base/serving.hpp"
 #include "session/session.hpp"
 
 #include <algorithm>
@@ -46,7 +48,8 @@ void Sessions::progress() noexcept {
     Session& session = *ready_.back();
     ready_.pop_back();
     session.is_listed_ = false;
-    if (!session.handles_messages()) session.progress();
+    // Its callbacks follow, and progress it; while one waits, they may take long.
+    if (is_calling_back_ || !session.handles_messages()) session.progress();
     if (!std::exchange(session.is_to_be_called_, true)) to_call_.push_back(&session);
   }
 }
@@ -93,7 +96,7 @@ Deadline Sessions::before_wait() noexcept {
   return next;
 }
 
-void Sessions::after_wait(unsigned /*handled*/) noexcept {
+void Sessions::look_around() noexcept {
   if (!leaving_.empty()) [[unlikely]]
     std::erase_if(leaving_, [this](Session* session) {
       if (session->is_lingering()) return false;
@@ -103,14 +106,44 @@ void Sessions::after_wait(unsigned /*handled*/) noexcept {
   if (looks_at_all_.load(std::memory_order_relaxed) && looks_at_all_.exchange(false, std::memory_order_acquire))
       [[unlikely]]
     for (Session* session : all_) make_ready(*session);
+}
+
+void Sessions::after_wait(unsigned /*handled*/) noexcept {
+  look_around();
   progress();
   call_back();
   if (!endings_.empty()) [[unlikely]]
     finish_endings();
 }
 
+bool Sessions::serve() noexcept {
+  if (is_forked() || loop_.in_handler()) return false;
+  const bool has_handled = loop_.poll() != 0;
+  look_around();
+  const bool has_ready = !ready_.empty();
+  progress();
+  return has_handled || has_ready;
+}
+
+namespace {
+
+/// Sessions that go on while the thread that drives them is in a callback.
+class Served final : public Serving {
+ public:
+  Served(Sessions& sessions, const engine::CompletionLoop& loop) noexcept : Serving(&loop), sessions_(sessions) {}
+
+ private:
+  bool serve() noexcept override { return sessions_.serve(); }
+  Sessions& sessions_;
+};
+
+}  // namespace
+
 // Callbacks may wait and make other sessions ready meanwhile; those are called after them.
 void Sessions::call_back() noexcept {
+  if (to_call_.empty()) return;
+  const Served served(*this, loop_);
+  is_calling_back_ = true;
   while (!to_call_.empty()) {
     calling_.swap(to_call_);
     for (Session* session : calling_) {
@@ -121,6 +154,7 @@ void Sessions::call_back() noexcept {
     calling_.clear();
     progress();
   }
+  is_calling_back_ = false;
 }
 
 void Sessions::forget(Session& session) noexcept {
@@ -145,8 +179,10 @@ void Sessions::before_end() noexcept {
     return std::ranges::all_of(all_, [](const Session* session) { return session->is_quiet(); });
   };
   wait_for_goodbyes(are_quiet);
-  // Callbacks find their connections dead, so nothing waits.
-  for (Session* session : all_) session->call_back();
+  {
+    const Served served(*this, loop_);
+    for (Session* session : all_) session->call_back();
+  }
   while (!all_.empty()) end(*all_.back());
   finish_endings();
 }

@@ -39,6 +39,8 @@ class Sessions final : public engine::Duty {
   void make_ready(Session& session) noexcept;
   /// Continues the calls of ready sessions. Makes no callbacks.
   void progress() noexcept;
+  /// The same, and whatever else goes on while a callback waits. False: nothing was to do.
+  bool serve() noexcept;
   /// The session is saying goodbye; looks at it again when that is over.
   void note_leaving(Session& session) noexcept { leaving_.push_back(&session); }
   /// Waits until `is_over()`, which continues sessions that have just left.
@@ -69,6 +71,8 @@ class Sessions final : public engine::Duty {
   void leave_here(Owner listener) noexcept;
   void finish_endings() noexcept;
   void call_back() noexcept;
+  /// Looks again at sessions that have left, or that something around them concerns.
+  void look_around() noexcept;
   /// Detaches a session that is over, and destroys it unless somebody keeps it.
   void end(Session& session) noexcept;
 
@@ -81,6 +85,7 @@ class Sessions final : public engine::Duty {
   std::vector<Session*> leaving_;
   CallQueue<Ending> endings_;
   std::atomic<bool> looks_at_all_{false};
+  bool is_calling_back_ = false;
 };
 
 }  // namespace verbena::session

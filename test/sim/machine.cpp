@@ -7,6 +7,7 @@
 #include "base/futex.hpp"
 #include "base/random.hpp"
 #include "base/relax.hpp"
+#include "base/serving.hpp"
 #include "base/simulation.hpp"
 #include "host/memory_limits.hpp"
 #include "host/placement.hpp"
@@ -81,7 +82,9 @@ Status wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, D
 Status sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value, Deadline deadline) noexcept {
   VERBENA_CHECK(Tasks::is_inside());
   Tasks& tasks = *Tasks::current();
-  while (word.load(std::memory_order_acquire) == value) {
+  const auto is_changed = [&] { return word.load(std::memory_order_acquire) != value; };
+  if (Serving::is_due()) return Serving::wait_until(is_changed, deadline);
+  while (!is_changed()) {
     if (deadline.passed()) return Status::kTimedOut;
     (void)tasks.sleep(&word, end_of(deadline));
   }
@@ -128,6 +131,10 @@ void Thread::join() noexcept { Tasks::current()->join(std::exchange(task_, kNone
 
 std::uintptr_t this_thread() noexcept {
   return Tasks::is_inside() ? Tasks::current()->number() + 1 : ~std::uintptr_t{0};
+}
+void*& word_of_thread() noexcept {
+  static void* outside = nullptr;
+  return Tasks::is_inside() ? Tasks::current()->word() : outside;
 }
 void yield_thread() noexcept {
   if (Tasks::is_inside()) Tasks::current()->pause();

@@ -74,6 +74,12 @@ class Thread {
 };
 
 [[nodiscard]] std::uintptr_t this_thread() noexcept;
+/// The word of the running task; outside of tasks, of all that is there.
+[[nodiscard]] void*& word_of_thread() noexcept;
+template <class Pointer>
+[[nodiscard]] Pointer& thread_word() noexcept {
+  return reinterpret_cast<Pointer&>(word_of_thread());
+}
 void yield_thread() noexcept;
 
 }  // namespace verbena

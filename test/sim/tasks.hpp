@@ -60,6 +60,8 @@ class Tasks final : private Turns {
   // Of the task that runs.
 
   [[nodiscard]] std::uint64_t number() const noexcept;
+  /// Null at first.
+  [[nodiscard]] void*& word() noexcept { return running_->word; }
   [[nodiscard]] Process& process() const noexcept;
   /// What the task's clock shows.
   [[nodiscard]] Nanoseconds now() const noexcept;
@@ -107,6 +109,7 @@ class Tasks final : private Turns {
     boost::context::fiber back;
     std::uint64_t ticket = 0;  ///< Counts its waits: an event for an earlier one finds nobody.
     const void* awaits = nullptr;
+    void* word = nullptr;
     Nanoseconds spent = 0;
     Nanoseconds busy_until = 0;  ///< What its clock showed when it left.
     bool is_woken = false;

@@ -6,6 +6,7 @@
 #include "base/futex.hpp"
 #include "base/limit.hpp"
 #include "base/relax.hpp"
+#include "base/serving.hpp"
 #include "base/threads.hpp"
 #include "base/ticks.hpp"
 
@@ -355,7 +356,10 @@ void Loop::idle(Deadline deadline, std::uint64_t& idle_since) noexcept {
   if (idle_since == 0) idle_since = now;
   if (now - idle_since < spin_ticks_) return relax();
   // Each has an event of its own, and one thread sleeps on one.
-  if (driven_ != nullptr && driven_->next_ != nullptr) return yield_thread();
+  if (driven_ != nullptr && driven_->next_ != nullptr) {
+    if (!Serving::go_on()) yield_thread();
+    return;
+  }
   sleep(waits_.empty() ? deadline : earlier(deadline, Deadline::at_ticks(waits_.front()->deadline_)));
 }
 

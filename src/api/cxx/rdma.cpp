@@ -10,6 +10,7 @@
 #include "base/failure.hpp"
 #include "base/fork.hpp"
 #include "base/limit.hpp"
+#include "base/serving.hpp"
 #include "base/threads.hpp"
 #include "node/node.hpp"
 #include "session/session.hpp"
@@ -821,6 +822,16 @@ std::expected<std::unique_ptr<Connection>, Status> Listener::accept(Deadline dea
   constexpr std::chrono::hours kLongest{24 * 365};
   std::unique_lock lock(impl_->mutex);
   const auto is_over = [&] { return impl_->is_stopped || !impl_->waiting.empty(); };
+  if (Serving::is_due()) {
+    lock.unlock();
+    const auto is_over_now = [&] {
+      const std::lock_guard now(impl_->mutex);
+      return is_over();
+    };
+    (void)Serving::wait_until(is_over_now, deadline);
+    lock.lock();
+    deadline = Deadline::now();
+  }
   if (!impl_->changed.wait_for(lock, std::min<std::chrono::nanoseconds>(deadline.left(), kLongest), is_over))
     return std::unexpected(note(Status::kTimedOut, kCall, "no client came before the deadline"));
   if (impl_->is_stopped) return std::unexpected(note(Status::kClosed, kCall, "the listener was stopped"));
