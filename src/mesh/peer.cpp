@@ -103,7 +103,10 @@ bool Peer::is_reserved(std::span<const std::byte> message) const noexcept {
 
 Record* Peer::begin(Completion::Kind kind, std::uint64_t cookie, std::span<std::byte> bytes) noexcept {
   Record* const record = free_.first();
-  if (record == nullptr || !notices_.empty()) return nullptr;
+  if (record == nullptr || !notices_.empty()) {
+    connection_->tell_of_room();  // The notice leaves by the credit that comes.
+    return nullptr;
+  }
   free_.pop();
   record->completion = {.kind = kind, .peer = id_, .cookie = cookie, .bytes = bytes};
   record->state = Record::State::kUnderWay;

@@ -112,6 +112,24 @@ class Meshes : public testing::Test {
     EXPECT_TRUE(until([&] { return (status = call()) != Status::kAgain; }));
     return status;
   }
+  /// A window of the second process, as the first one has found it.
+  [[nodiscard]] Window window_of_second() {
+    const auto memory = meshes[1]->allocate(4096);
+    EXPECT_OK(memory);
+    if (!memory) return {};
+    EXPECT_OK(meshes[1]->publish("w", *memory));
+    return found(0, 1, "w");
+  }
+  /// Sends from the first process to the second, which polls nothing, until no credit is left: how many messages.
+  [[nodiscard]] unsigned send_without_credit() {
+    unsigned sent = 0;
+    std::array<Completion, 8> some;
+    for (int idle = 0; idle < 2000; ++idle) {
+      if (lane(0).send(1, pattern(8, 0), 0) == Status::kOk) idle = 0, ++sent;
+      (void)lane(0).poll(some, Which::kSends);
+    }
+    return sent;
+  }
   [[nodiscard]] Window found(unsigned id, unsigned peer, std::string_view name) {
     // The owner must poll to tell of it.
     std::jthread others([&](const std::stop_token& stop) {

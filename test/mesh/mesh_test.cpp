@@ -254,10 +254,7 @@ TEST_F(Meshes, ReadsWritesAndChangesPublishedMemory) {
 // A WRITE with an immediate for which there is no credit goes with the WRITE, and its word follows in order.
 TEST_F(Meshes, ImmediatesOfWritesKeepTheirOrderWithoutCredit) {
   ASSERT_NO_FATAL_FAILURE(start(2));
-  const auto memory = meshes[1]->allocate(4096);
-  ASSERT_OK(memory);
-  ASSERT_OK(meshes[1]->publish("w", *memory));
-  const Window window = found(0, 1, "w");
+  const Window window = window_of_second();
   std::uint32_t posted = 0;
   std::uint32_t expected = 0;
   unsigned ended = 0;
@@ -288,15 +285,8 @@ TEST_F(Meshes, ImmediatesOfWritesKeepTheirOrderWithoutCredit) {
 // The notice of a WRITE waits for credit. Where credit has come, and the lane has not sent it yet, nothing else may go.
 TEST_F(Meshes, NothingOvertakesTheNoticeOfAWrite) {
   ASSERT_NO_FATAL_FAILURE(start(2));
-  const auto memory = meshes[1]->allocate(4096);
-  ASSERT_OK(memory);
-  ASSERT_OK(meshes[1]->publish("w", *memory));
-  const Window window = found(0, 1, "w");
-  std::array<Completion, 8> some;
-  for (int idle = 0; idle < 2000; ++idle) {
-    if (lane(0).send(1, pattern(8, 0), 0) == Status::kOk) idle = 0;
-    (void)lane(0).poll(some, Which::kSends);
-  }
+  const Window window = window_of_second();
+  EXPECT_NE(send_without_credit(), 0u);
   ASSERT_EQ(lane(0).write(window, 0, pattern(8, 1), 1, 5U), Status::kOk);
   for (int i = 0; i < 1000; ++i) {
     lane(1).poll_each(
@@ -307,6 +297,31 @@ TEST_F(Meshes, NothingOvertakesTheNoticeOfAWrite) {
   EXPECT_EQ(patiently([&] { return lane(0).send(1, pattern(8, 2), 2); }), Status::kOk);
   EXPECT_EQ(next(1).kind, Kind::kWritten);
   EXPECT_EQ(next(1).kind, Kind::kReceive);
+}
+
+// A wait ends once what was refused may be repeated, also where only the notice of a WRITE has been ahead of it.
+TEST_F(Meshes, AWaitEndsWhenThereIsRoomBehindANotice) {
+  ASSERT_NO_FATAL_FAILURE(start(2));
+  const Window window = window_of_second();
+  const unsigned sent = send_without_credit();
+  ASSERT_EQ(lane(0).write(window, 0, pattern(8, 1), 1, 5U), Status::kOk);
+  std::array<Completion, 8> some;
+  while (lane(0).poll(some, Which::kSends) != 0) {}
+  ASSERT_EQ(lane(0).send(1, pattern(8, 2), 2), Status::kAgain);
+  std::atomic<unsigned> waits = 0;
+  Status status = Status::kAgain;
+  std::jthread sender([&] {
+    for (const Deadline limit = patience(); status == Status::kAgain && !limit.passed(); ++waits) {
+      EXPECT_EQ(lane(0).wait(some, limit, Which::kReceives), 0u);
+      status = lane(0).send(1, pattern(8, 2), 2);
+    }
+  });
+  unsigned arrived = 0;
+  for (const Deadline limit = patience(); arrived < sent + 2 && !limit.passed();)
+    arrived += static_cast<unsigned>(lane(1).poll_each([](const Completion&) {}));
+  sender.join();
+  EXPECT_EQ(status, Status::kOk);
+  EXPECT_EQ(arrived, sent + 2);
 }
 
 TEST_F(Meshes, PollsForOneKindAlone) {
