@@ -15,7 +15,7 @@ rdma::Window peer_window_of(const session::Session& session) noexcept {
 
 bool is_in_callback(const session::Session& session) noexcept {
   session::Home& home = session.home();
-  return home.driver() == session::Driver::kThread && home.loop().is_owner();
+  return home.driver() == session::DrivenBy::kThread && home.loop().is_owner();
 }
 
 Status note_general(const session::Session& session, const char* call, Status status) noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "channel/options.hpp"
+#include "engine/call.hpp"
 #include "kv/wire.hpp"
 
 #include <verbena/kv.hpp>
@@ -33,7 +34,7 @@ struct Ask {
 
 /// One awaited operation. The client has it from `begin` until it tells, or `withdraw` has returned; so it has the
 /// memory that `ask` names.
-struct AwaitedCall {
+struct AwaitedCall : engine::Call {
   enum class Place : std::uint8_t { kNowhere, kQueued, kResting, kUnderWay };
   enum class Word : std::uint8_t { kNone, kChange, kRead };
   Ask ask;
@@ -41,7 +42,6 @@ struct AwaitedCall {
   channel::Change change{};  ///< With kChange.
   std::uint64_t old = 0;     ///< The cell's value: before the change, or as it was read.
   Outcome outcome{};         ///< Withdrawn in kResting: kStoreFull.
-  void (*tell)(AwaitedCall& call) noexcept = nullptr;
   Operation* operation = nullptr;  ///< With kUnderWay.
   AwaitedCall* next = nullptr;     ///< In the list of its place.
   AwaitedCall* previous = nullptr;

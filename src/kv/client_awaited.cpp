@@ -116,7 +116,7 @@ void PollingClient::end_awaited(Operation& operation, const Outcome& outcome) no
 void PollingClient::tell(AwaitedCall& call, const Outcome& outcome) noexcept {
   call.outcome = outcome;
   forget(call);
-  call.tell(call);
+  call.finish(outcome.status);
 }
 
 void PollingClient::forget(AwaitedCall& call) noexcept {

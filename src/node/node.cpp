@@ -110,7 +110,7 @@ Result<std::unique_ptr<session::Session>> connect(const Endpoint& server, const 
   VERBENA_ASSIGN(const std::shared_ptr<Device> device, device_of(*fabric, server));
   std::shared_ptr<SessionShard> shard;
   if (!wants_thread) {
-    VERBENA_ASSIGN(shard, SessionShard::open(device, {.driver = session::Driver::kCaller}));
+    VERBENA_ASSIGN(shard, SessionShard::open(device, {.driver = session::DrivenBy::kCaller}));
   } else if (server.node) {
     shard = server.node->next_shard();
   } else {

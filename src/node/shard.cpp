@@ -91,7 +91,7 @@ Result<std::shared_ptr<SessionShard>> SessionShard::open(std::shared_ptr<Device>
   ShardOptions shard{.name = "verbena-rdma", .cpu = options.cpu, .node = {}, .loop = {}};
   shard.loop.max_connections = options.max_connections;
   shard.loop.cqe = static_cast<std::uint32_t>(entries);
-  if (options.driver == session::Driver::kThread && !options.cpu) {
+  if (options.driver == session::DrivenBy::kThread && !options.cpu) {
     VERBENA_ASSIGN(made->placement_, host::claim_for_thread(nic.capabilities().locality_name));
     const host::PlacedPoller& place = made->placement_.plan.pollers.front();
     if (place.core) shard.cpu = place.core->cpu;

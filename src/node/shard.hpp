@@ -73,7 +73,7 @@ class Shard {
 };
 
 struct SessionShardOptions {
-  session::Driver driver = session::Driver::kThread;
+  session::DrivenBy driver = session::DrivenBy::kThread;
   unsigned max_connections = 1;
   std::optional<unsigned> cpu{};  ///< The thread's core; empty: claims a free one.
 };

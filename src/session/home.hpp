@@ -13,7 +13,7 @@ namespace verbena::session {
 class Sessions;
 
 /// The thread that polls the loop.
-enum class Driver : std::uint8_t {
+enum class DrivenBy : std::uint8_t {
   kThread,  ///< A thread of the library, which carries out other threads' calls.
   kCaller   ///< The calling thread, one at a time.
 };
@@ -25,20 +25,20 @@ class Home : public std::enable_shared_from_this<Home> {
   Home& operator=(const Home&) = delete;
   virtual ~Home() = default;
 
-  [[nodiscard]] Driver driver() const noexcept { return driver_; }
+  [[nodiscard]] DrivenBy driver() const noexcept { return driver_; }
   [[nodiscard]] Registrations& registrations() const noexcept { return registrations_; }
   [[nodiscard]] virtual engine::CompletionLoop& loop() noexcept = 0;
   [[nodiscard]] virtual const channel::Memory& memory() const noexcept = 0;
   [[nodiscard]] virtual Sessions& sessions() noexcept = 0;
 
   /// Whether the calling thread may poll the loop: only the library's own thread, if there is one.
-  [[nodiscard]] bool is_driven_here() noexcept { return driver_ == Driver::kCaller || loop().is_owner(); }
+  [[nodiscard]] bool is_driven_here() noexcept { return driver_ == DrivenBy::kCaller || loop().is_owner(); }
 
  protected:
-  Home(Driver driver, Registrations& registrations) noexcept : driver_(driver), registrations_(registrations) {}
+  Home(DrivenBy driver, Registrations& registrations) noexcept : driver_(driver), registrations_(registrations) {}
 
  private:
-  const Driver driver_;
+  const DrivenBy driver_;
   Registrations& registrations_;
 };
 

@@ -15,8 +15,6 @@
 namespace verbena::session {
 namespace {
 
-/// A call of another thread gets at least this long to be handed over, even if its own deadline is nearer.
-constexpr std::chrono::milliseconds kHandOver{100};
 /// For receipts, the goodbye, and the blocking call of the driving thread.
 constexpr std::uint32_t kOwnOperations = 8;
 
@@ -28,11 +26,6 @@ constexpr wire::Head kGoodbye{.kind = wire::Kind::kGoodbye};
           .rkey = window.rkey,
           .access = verbs_access_of(window.access),
           .memory_id = window.memory_id};
-}
-
-[[nodiscard]] Deadline hand_over_by(Deadline deadline) noexcept {
-  const Deadline least = Deadline::after(kHandOver);
-  return deadline.ticks() > least.ticks() ? deadline : least;
 }
 
 }  // namespace
@@ -118,8 +111,8 @@ Result<void> Session::meet() {
 
 void Session::become_live() noexcept {
   const nic::Capabilities& nic = home_->loop().nic().capabilities();
-  const bool waits = home_->driver() == Driver::kCaller && nic.sends_need_polls;
-  life_.is_told_by_polls = home_->driver() == Driver::kCaller && !nic.hears_of_peers;
+  const bool waits = home_->driver() == DrivenBy::kCaller && nic.sends_need_polls;
+  life_.is_told_by_polls = home_->driver() == DrivenBy::kCaller && !nic.hears_of_peers;
   outbox_.meet(*connection_, peer_.inbox_bytes, waits);
   transfers_.set_delivery(delivery().reads, delivery().writes);
   life_.state.store(State::kLive, std::memory_order_release);
@@ -155,7 +148,7 @@ void Session::refuse(const Error& why) noexcept {
 // From now on the thread that drives the session reports what arrives.
 void Session::begin() noexcept {
   life_.told = Told::kLive;
-  if (home_->driver() == Driver::kCaller) {
+  if (home_->driver() == DrivenBy::kCaller) {
     // Posts the receives, so that what the peer sends before the first call arrives, even if it is only a goodbye. No
     // callbacks.
     home_->loop().poll();
@@ -176,9 +169,9 @@ void Session::begin() noexcept {
 bool Session::is_live() noexcept {
   if (is_forked()) [[unlikely]]
     return false;
-  if (home_->driver() == Driver::kCaller && state() == State::kLive) {
+  if (home_->driver() == DrivenBy::kCaller && state() == State::kLive) {
     // Takes what the peer has sent since the last call. If another thread is in a call, that thread does it.
-    if (Exclusive::Mark* const mark = used_.enter(); mark != nullptr) {
+    if (Exclusive::Mark* const mark = driver_.enter(); mark != nullptr) {
       look_for_end(Status::kOk);
       if (state() == State::kLive) {
         // The NIC's own report, a flushed receive, may take a moment longer.
@@ -227,20 +220,8 @@ Status Session::after_failure(Status status, const Patience& patience) noexcept 
 }
 
 template <class Task>
-Status Session::alone(bool is_shared, Task&& task) noexcept {
-  if (is_forked()) [[unlikely]]
-    return Status::kForked;
-  Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
-  if (is_shared && mark == nullptr) [[unlikely]]
-    return Status::kBusy;
-  const Status status = task();
-  if (mark != nullptr) Exclusive::leave(mark);
-  return status;
-}
-
-template <class Task>
 Status Session::drive(Task&& task) noexcept {
-  return alone(home_->driver() == Driver::kCaller, [&] {
+  return driver_.alone_while_attached([&] {
     const Status status = state() == State::kLive ? task() : life_.reason;
     if (status != Status::kOk) [[unlikely]]
       look_for_end(status);
@@ -248,61 +229,10 @@ Status Session::drive(Task&& task) noexcept {
   });
 }
 
-template <class Start, class Cancel, class Settle>
-Status Session::carry_out(Call& call, const Patience& patience, Start&& start, Cancel&& cancel,
-                          Settle&& settle) noexcept {
-  engine::CompletionLoop& loop = home_->loop();
-  const auto begin = [&] {
-    start();
-    progress();
-  };
-  if (!home_->is_driven_here()) {
-    const Deadline deadline = patience.begin();
-    call.is_handed_over = true;
-    const Status handed = loop.call(begin, hand_over_by(deadline));
-    if (handed == Status::kOk) {
-      if (call.wait(deadline) == Status::kTimedOut) {
-        // If the thread is ending instead, it ends the call before it is gone. An operation that the NIC carries out in
-        // the caller's memory takes the time of a drain.
-        const auto end = [&] {
-          if (!call.done()) cancel();
-        };
-        (void)loop.call(end, Deadline::never());
-        (void)call.wait(Deadline::never());
-      }
-      if constexpr (!std::is_same_v<std::remove_cvref_t<Settle>, Nothing>) (void)loop.call(settle, Deadline::never());
-      return call.status;
-    }
-    if (handed != Status::kClosed || state() != State::kDetached) return handed;
-    call.is_handed_over = false;
-  }
-  // Nobody else drives it then, but another thread's call.
-  return alone(is_shared(), [&] {
-    if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
-    begin();
-    const auto is_done = [&] {
-      home_->sessions().progress();
-      return call.done();
-    };
-    if (!call.done() && state() != State::kDetached) (void)loop.wait_patiently(is_done, patience);
-    if (!call.done()) cancel();
-    // The drain bounds this.
-    if (!call.done()) (void)loop.wait_until(is_done, Deadline::never());
-    settle();
-    return call.status;
-  });
-}
-
 template <class Task>
 Status Session::run_task(Task&& task, const Patience& patience) noexcept {
-  if (!home_->is_driven_here()) {
-    const Status handed = home_->loop().call(task, hand_over_by(patience.begin()));
-    return handed == Status::kClosed ? reason() : handed;
-  }
-  return alone(home_->driver() == Driver::kCaller, [&] {
-    task();
-    return Status::kOk;
-  });
+  const Status handed = driver_.call_while_attached(task, patience);
+  return handed == Status::kClosed ? reason() : handed;
 }
 
 template <class Queue, class Kind>
@@ -311,15 +241,15 @@ void Session::push(Queue& queue, Kind& call) noexcept {
 }
 
 Status Session::run(SendCall& call, const Patience& patience) noexcept {
-  return carry_out(call, patience, [&] { push(outbox_, call); }, [&] { give_up(call); });
+  return driver_.run(call, patience, [&] { push(outbox_, call); }, [&] { give_up(call); });
 }
 
 bool Session::send_now(std::span<const std::byte> data, std::optional<std::uint32_t> immediate) noexcept {
   if (!home_->is_driven_here()) return false;
   bool is_sent = false;
-  (void)alone(is_shared(), [&] {
+  (void)driver_.alone([&] {
     is_sent = state() == State::kLive && transfers_.empty() && outbox_.send_now(data, immediate);
-    if (is_sent && home_->driver() == Driver::kCaller && !home_->loop().in_handler()) connection_->look_if_due();
+    if (is_sent && home_->driver() == DrivenBy::kCaller && !home_->loop().in_handler()) connection_->look_if_due();
     return Status::kOk;
   });
   return is_sent;
@@ -341,29 +271,10 @@ Status Session::receive(std::span<std::byte> buffer, rdma::Message& message, std
   ReceiveCall call;
   call.to = buffer.data();
   call.length = buffer.size();
-  const Status status = carry_out(call, patience, [&] { reception_.push(call); }, [&] { give_up(call); });
+  const Status status = driver_.run(call, patience, [&] { reception_.push(call); }, [&] { give_up(call); });
   message = call.message;
   needed = call.needed;
   return status;
-}
-
-Status Session::wait_for(Call& call, const Patience& patience) noexcept {
-  if (call.done()) return Status::kOk;
-  engine::CompletionLoop& loop = home_->loop();
-  if (!home_->is_driven_here()) {
-    const Deadline deadline = patience.begin();
-    // The thread goes on with it by itself, and ends it before it is gone.
-    return deadline.passed() ? Status::kTimedOut : call.wait(deadline);
-  }
-  return alone(is_shared(), [&] {
-    progress();
-    const auto is_done = [&] {
-      home_->sessions().progress();
-      return call.done();
-    };
-    if (call.done()) return Status::kOk;
-    return state() != State::kDetached ? loop.wait_patiently(is_done, patience) : Status::kTimedOut;
-  });
 }
 
 Status Session::write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate, std::size_t offset,
@@ -395,7 +306,7 @@ Status Session::write_with_immediate(std::span<const std::byte> data, std::uint3
   const auto settle = [&] {
     if (is_pushed && !write.done() && connection_ != nullptr) (void)transfers_.cancel(write, *connection_);
   };
-  const Status status = carry_out(note, patience, start, cancel, settle);
+  const Status status = driver_.run(note, patience, start, cancel, settle);
   // A thread that is ending takes no more tasks, so it has not settled the WRITE. It ends the WRITE before it is gone.
   if (is_pushed) (void)write.wait(Deadline::never());
   return status;
@@ -403,7 +314,7 @@ Status Session::write_with_immediate(std::span<const std::byte> data, std::uint3
 
 Status Session::complete(rdma::Completion& completion, const Patience& patience) noexcept {
   TakeCall call;
-  const Status status = carry_out(call, patience, [&] { transfers_.push(call); }, [&] { give_up(call); });
+  const Status status = driver_.run(call, patience, [&] { transfers_.push(call); }, [&] { give_up(call); });
   completion = call.completion;
   // A failed transfer may be reported before the connection's own end.
   if (status == Status::kOk && completion.status != Status::kOk) (void)after_failure(completion.status, patience);
@@ -412,44 +323,9 @@ Status Session::complete(rdma::Completion& completion, const Patience& patience)
 
 // --- calls in which nobody waits ----------------------------------------------------------------------------------
 
-template <class Task>
-Status Session::in_driver(Task&& task, Deadline deadline) noexcept {
-  if (!home_->is_driven_here()) {
-    const Status handed = home_->loop().call(task, deadline);
-    if (handed != Status::kClosed || state() != State::kDetached) return handed;
-  }
-  // Nobody else drives it then, but another thread's call.
-  return alone(is_shared(), [&] {
-    task();
-    return Status::kOk;
-  });
-}
-
-template <class Start>
-Status Session::begin_calls(std::initializer_list<Begun> calls, Start&& start) noexcept {
-  const bool is_handed_over = !home_->is_driven_here();
-  for (const Begun& each : calls) each.call.is_handed_over = is_handed_over;
-  const auto begin = [&] {
-    if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
-    start();
-    progress();
-    for (const Begun& each : calls)
-      if (!each.call.done()) each.call.tell = each.tell;
-  };
-  return in_driver(begin, Deadline::after(kHandOver));
-}
-
 template <class Kind>
 Status Session::take_back(Kind& call, Deadline deadline) noexcept {
-  bool is_here = false;
-  const auto end = [&] {
-    is_here = !call.done();
-    if (!is_here) return;
-    call.tell = nullptr;
-    give_up(call);
-  };
-  const Status status = in_driver(end, deadline);
-  return status != Status::kOk || is_here ? status : Status::kNotFound;
+  return driver_.take_back(call, deadline, [&] { give_up(call); });
 }
 
 template <class Kind>
@@ -478,13 +354,13 @@ void Session::give_up(TakeCall& call) noexcept {
 }
 
 Status Session::begin(SendCall& call, Call::Tell tell) noexcept {
-  return begin_calls({{call, tell}}, [&] { push(outbox_, call); });
+  return driver_.begin({{call, tell}}, [&] { push(outbox_, call); });
 }
 
 Status Session::begin(ReceiveCall& call, Call::Tell tell) noexcept {
-  return begin_calls({{call, tell}}, [&] {
+  return driver_.begin({{call, tell}}, [&] {
     // What has arrived may not have been polled.
-    if (home_->driver() == Driver::kCaller && reception_.empty() && !home_->loop().in_handler()) home_->loop().poll();
+    if (home_->driver() == DrivenBy::kCaller && reception_.empty() && !home_->loop().in_handler()) home_->loop().poll();
     reception_.push(call);
   });
 }
@@ -496,7 +372,7 @@ Status Session::begin(TransferCall& call, Call::Tell tell) noexcept {
   return with_key(place, patience, [&] {
     call.begin_again();
     call.place = place;
-    const Status begun = begin_calls({{call, tell}}, [&] { push(transfers_, call); });
+    const Status begun = driver_.begin({{call, tell}}, [&] { push(transfers_, call); });
     if (begun != Status::kOk || call.tell != nullptr) return begun;
     return call.status == Status::kOk ? Status::kOk : after_failure(call.status, patience);
   });
@@ -505,15 +381,15 @@ Status Session::begin(TransferCall& call, Call::Tell tell) noexcept {
 Status Session::begin(TransferCall& write, Call::Tell tell_of_write, SendCall& note, Call::Tell tell_of_note) noexcept {
   if (!is_registered(write.local)) return Status::kLocalAccess;
   note.after = &write;
-  return begin_calls({{write, tell_of_write}, {note, tell_of_note}}, [&] {
+  return driver_.begin({{write, tell_of_write}, {note, tell_of_note}}, [&] {
     push(transfers_, write);
     push(outbox_, note);
   });
 }
 
 void Session::wait(Deadline deadline) noexcept {
-  if (home_->driver() != Driver::kCaller || home_->loop().in_handler()) return;
-  (void)alone(true, [&] {
+  if (home_->driver() != DrivenBy::kCaller || home_->loop().in_handler()) return;
+  (void)driver_.alone([&] {
     home_->loop().wait(deadline);
     home_->sessions().progress();
     return Status::kOk;
@@ -536,7 +412,7 @@ bool Session::is_registered(const LocalSpan& local) noexcept {
 }
 
 Status Session::run(TransferCall& call, const Patience& patience) noexcept {
-  const Status status = carry_out(
+  const Status status = driver_.run(
       call, patience, [&] { push(transfers_, call); },
       [&] {
         if (transfers_.cancel(call, *connection_)) return;
@@ -656,7 +532,7 @@ Result<rdma::Window> Session::ask(AskCall& call, const Patience& patience) {
     windows_.cancel(call);
     call.finish(call.is_absent ? Status::kNotFound : Status::kTimedOut);
   };
-  const Status status = carry_out(call, patience, [&] { push(windows_, call); }, give_up);
+  const Status status = driver_.run(call, patience, [&] { push(windows_, call); }, give_up);
   if (status == Status::kNotFound)
     return call.name.empty()
                ? fail(status, "find", 0,
@@ -764,7 +640,7 @@ void Session::on_message(channel::Connection& connection, std::span<const std::b
   if (!is_right) return connection.fail(Status::kProtocol);
   home_->sessions().make_ready(*this);
   // Calls that bypass the queues look at nothing else that the peer waits for.
-  if (home_->driver() == Driver::kCaller && connection.alive()) {
+  if (home_->driver() == DrivenBy::kCaller && connection.alive()) {
     windows_.progress(home_->registrations(), scope_);
     if (reception_.is_telling_due()) (void)outbox_.say({.kind = wire::Kind::kConsumed}, {});
   }
@@ -870,7 +746,7 @@ void Session::close_in_callback() noexcept {
 
 void Session::close() noexcept {
   if (state() == State::kNew || is_forked()) return;
-  if (home_->driver() == Driver::kThread) {
+  if (home_->driver() == DrivenBy::kThread) {
     const auto leave_here = [&] {
       if (state() != State::kDetached) close_in_callback();
     };
@@ -880,7 +756,7 @@ void Session::close() noexcept {
     return;
   }
   if (connection_ == nullptr) return;
-  VERBENA_DCHECK(is_alone());  // A call of another thread would go on with a connection that is gone.
+  VERBENA_DCHECK(driver_.is_alone());  // A call of another thread would go on with a connection that is gone.
   close_in_callback();
   const auto is_gone = [this] {
     progress();

@@ -2,10 +2,10 @@
 // physical addresses.
 #pragma once
 
-#include "base/exclusive.hpp"
 #include "base/fork.hpp"
 #include "channel/connection.hpp"
 #include "session/calls.hpp"
+#include "session/driver.hpp"
 #include "session/home.hpp"
 #include "session/outbox.hpp"
 #include "session/physical_peer.hpp"
@@ -21,7 +21,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,9 +29,7 @@
 
 namespace verbena::session {
 
-using channel::Patience;
-
-/// Calls may come from any thread, as far as the driver allows: with Driver::kCaller one at a time, and a second one
+/// Calls may come from any thread, as far as the driver allows: with DrivenBy::kCaller one at a time, and a second one
 /// gets kBusy. Calls on data return a Status and, once connected, allocate nothing. Any of them can return kTimedOut,
 /// kBusy, kClosed or the reason of a dead session.
 class Session final : private channel::Handler {
@@ -67,7 +64,7 @@ class Session final : private channel::Handler {
   /// From now on the thread that drives the session handles what arrives. The home destroys the session, unless
   /// somebody keeps it.
   void adopt() noexcept {
-    home_->driver() == Driver::kCaller ? home_->sessions().adopt_here(*this) : home_->sessions().adopt(*this);
+    home_->driver() == DrivenBy::kCaller ? home_->sessions().adopt_here(*this) : home_->sessions().adopt(*this);
   }
 
   // --- state. \thread any, except where said
@@ -83,7 +80,7 @@ class Session final : private channel::Handler {
 
   [[nodiscard]] Home& home() const noexcept { return *home_; }
   [[nodiscard]] Scope scope() const noexcept { return scope_; }
-  /// Whether calls can work. With Driver::kCaller it polls once, unless another thread is in a call.
+  /// Whether calls can work. With DrivenBy::kCaller it polls once, unless another thread is in a call.
   [[nodiscard]] bool is_live() noexcept;
   /// Why it is dead; kOk while it is alive.
   [[nodiscard]] Status reason() const noexcept {
@@ -109,7 +106,9 @@ class Session final : private channel::Handler {
   [[nodiscard]] Status receive(std::span<std::byte> buffer, rdma::Message& message, std::size_t& needed,
                                const Patience& patience) noexcept;
   /// Waits for a call that was begun (see `begin`). kTimedOut: it goes on.
-  [[nodiscard]] Status wait_for(Call& call, const Patience& patience) noexcept;
+  [[nodiscard]] Status wait_for(Call& call, const Patience& patience) noexcept {
+    return driver_.wait_for(call, patience);
+  }
   /// Writes into the peer's default window, and tells it. No bytes: only tells.
   [[nodiscard]] Status write_with_immediate(std::span<const std::byte> data, std::uint32_t immediate,
                                             std::size_t offset, const Patience& patience) noexcept;
@@ -179,7 +178,7 @@ class Session final : private channel::Handler {
   [[nodiscard]] bool withdraw(Kind& call) noexcept;
   /// The same for a receive, but does not wait for a thread that is in a call: then false, too.
   [[nodiscard]] bool try_withdraw(ReceiveCall& call) noexcept;
-  /// With Driver::kCaller: takes in what has arrived; `wait` also sleeps until something has, or `Home`'s loop is
+  /// With DrivenBy::kCaller: takes in what has arrived; `wait` also sleeps until something has, or `Home`'s loop is
   /// woken.
   void look() noexcept { wait(Deadline::now()); }
   void wait(Deadline deadline) noexcept;
@@ -217,6 +216,7 @@ class Session final : private channel::Handler {
 
  private:
   friend class Sessions;
+  friend class Driver<Session>;
   enum class State : std::uint8_t {
     kNew,      ///< Nothing is connected yet.
     kLive,     ///< Calls can work.
@@ -240,49 +240,17 @@ class Session final : private channel::Handler {
 
   [[nodiscard]] Delivery delivery() const noexcept { return delivery_.load(std::memory_order_relaxed); }
   [[nodiscard]] State state() const noexcept { return life_.state.load(std::memory_order_acquire); }
-  /// Calls `task`, which returns a Status. With `is_shared` another thread may be in a call; then returns kBusy.
-  template <class Task>
-  [[nodiscard]] Status alone(bool is_shared, Task&& task) noexcept;
-  /// For checks, where this thread may drive it: whether no other one is in a call.
-  [[nodiscard]] bool is_alone() noexcept {
-    Exclusive::Mark* const mark = used_.enter();
-    if (mark != nullptr) Exclusive::leave(mark);
-    return mark != nullptr;
-  }
-  /// Whether other threads than this one may drive it, where this one does.
-  [[nodiscard]] bool is_shared() const noexcept {
-    return home_->driver() == Driver::kCaller || state() == State::kDetached;
-  }
-  /// The same on a live session where this thread drives it.
+  /// Calls `task`, which returns a Status, on a live session that this thread drives.
   template <class Task>
   [[nodiscard]] Status drive(Task&& task) noexcept;
   /// Whether `attempt`, called with the place under its key, carried a transfer out. False: not executed, no side
   /// effect. Post it normally to get the precise error.
   template <class Local, class Attempt>
   [[nodiscard, gnu::always_inline]] bool at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept;
-  /// Begins a call by `start`, waits for its end, and calls `cancel` past the deadline.
-  struct Nothing {
-    void operator()() const noexcept {}
-  };
-  /// The thread that drives the session calls `settle` once the call is over and before this returns.
-  template <class Start, class Cancel, class Settle = Nothing>
-  [[nodiscard]] Status carry_out(Call& call, const Patience& patience, Start&& start, Cancel&& cancel,
-                                 Settle&& settle = {}) noexcept;
   /// Puts a call into `queue`; on a session that has ended it finishes the call.
   template <class Queue, class Kind>
   void push(Queue& queue, Kind& call) noexcept;
-  /// Calls `task` in the thread that drives the session, or here where nobody else does: kOk, kBusy, or as
-  /// CompletionLoop::call.
-  template <class Task>
-  [[nodiscard]] Status in_driver(Task&& task, Deadline deadline) noexcept;
-  /// Begins calls by `start`, and has those that are not done then told of, each by its function.
-  struct Begun {
-    Call& call;
-    Call::Tell tell;
-  };
-  template <class Start>
-  [[nodiscard]] Status begin_calls(std::initializer_list<Begun> calls, Start&& start) noexcept;
-  /// kOk: the call is done, and nobody is told; kNotFound: it was done before; or as in_driver.
+  /// As Driver::take_back.
   template <class Kind>
   [[nodiscard]] Status take_back(Kind& call, Deadline deadline) noexcept;
   /// Sends a short message in the calling thread. False: nothing has happened; it goes the long way.
@@ -343,9 +311,12 @@ class Session final : private channel::Handler {
   /// The same after a call from any thread. Returns `status`, or the reason of the end.
   [[nodiscard]] Status after_failure(Status status, const Patience& patience) noexcept;
 
-  // For Sessions. \thread owner
+  // For Sessions, and the driver. \thread owner
   void begin() noexcept;
   void progress() noexcept;
+  void before_call() noexcept {
+    if (life_.is_told_by_polls) look_for_end(Status::kOk);  // A send would be accepted once more.
+  }
   /// Progresses, too, if it handles messages.
   void call_back() noexcept;
   /// Whether messages wait for the handler.
@@ -365,6 +336,7 @@ class Session final : private channel::Handler {
   void detach() noexcept;
 
   const std::shared_ptr<Home> home_;
+  Driver<Session> driver_{*home_, *this};
   const Settings settings_;
   /// Any thread that got the session in Events::on_accept may ask `receives`.
   std::atomic<Delivery> delivery_;
@@ -400,7 +372,6 @@ class Session final : private channel::Handler {
   bool is_listed_ = false;               ///< In Sessions' list of ready sessions,
   bool is_to_be_called_ = false;         ///< and in its list of sessions to call back.
   std::atomic<std::size_t> exports_{0};  ///< Exports by physical address since it was connected.
-  Exclusive used_;                       ///< With Driver::kCaller: held by the current call.
   struct Arrival : engine::Mailbox::Letter {
     Session* session = nullptr;
   } arrival_;
@@ -421,9 +392,9 @@ struct Words {
 // of a few hundred.
 template <class Local, class Attempt>
 inline bool Session::at_once(const Local& local, const Place& place, Attempt&& attempt) noexcept {
-  if (home_->driver() != Driver::kCaller || is_forked()) [[unlikely]]
+  if (home_->driver() != DrivenBy::kCaller || is_forked()) [[unlikely]]
     return false;
-  Exclusive::Mark* const mark = used_.enter();
+  Exclusive::Mark* const mark = driver_.enter();
   if (mark == nullptr) [[unlikely]]
     return false;
   bool is_known = state() == State::kLive;

@@ -244,7 +244,7 @@ void rdmaRuntimeStop(void) {
       home = conn->owner().home().shared_from_this();
       is_of_node = conn->options.endpoint.node != nullptr;
     }
-    if (home->driver() == verbena::session::Driver::kThread && !is_of_node) {
+    if (home->driver() == verbena::session::DrivenBy::kThread && !is_of_node) {
       static_cast<verbena::node::SessionShard&>(*home).stop();
     } else {
       conn->owner().close();

@@ -68,7 +68,7 @@ KvWait::KvWait(kv::Client& client, const KvRequest& request, const std::optional
   mine.change = change_of(request);
   mine.word = word_of(request.what);
   mine.wait = this;
-  mine.tell = [](kv::AwaitedCall& told) noexcept { static_cast<Calling&>(told).wait->Wait::tell(); };
+  mine.tell = [](engine::Call& told) noexcept { static_cast<Calling&>(told).wait->Wait::tell(); };
 }
 
 KvWait::Calling& KvWait::call() noexcept { return *std::launder(reinterpret_cast<Calling*>(call_.data())); }

@@ -18,7 +18,7 @@ LinkState::LinkState(std::unique_ptr<rdma::Connection> connection)
     : StartedOperations(Link::kMaxOperations, 1),
       connection_(std::move(connection)),
       window_(connection_->window().data()),
-      is_driven_by_callers_(session() != nullptr && session()->home().driver() == session::Driver::kCaller) {
+      is_driven_by_callers_(session() != nullptr && session()->home().driver() == session::DrivenBy::kCaller) {
   for (std::uint32_t slot = 0; slot < calls_.size(); ++slot) {
     calls_[slot].link = this;
     calls_[slot].slot = slot;
