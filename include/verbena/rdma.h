@@ -551,6 +551,9 @@ int rdmaConnReleaseWindow(RdmaConn* conn, const RdmaWindow* window);
  * memory here has this lkey, or it ends before), RDMA_ERR_NOT_FOUND (no window of the peer has this rkey),
  * RDMA_ERR_OUT_OF_RANGE, RDMA_ERR_REMOTE_ACCESS (the window lacks the right), RDMA_ERR_BAD_ARGUMENT.
  *
+ * Plain numbers do not tell whose they are: on the connection to another peer, which may have handed out the same ones,
+ * only chance protects its memory. Keys of the software NIC begin at random.
+ *
  * The NIC uses your own memory, so the call must not return while it does: if the deadline passes, the call drains the
  * connection, which is then dead with RDMA_ERR_TIMED_OUT. This may take one second more. */
 int rdmaSyncWriteSignaled(RdmaConn* conn, uint64_t local_addr, uint32_t lkey, uint64_t remote_addr, uint32_t rkey,

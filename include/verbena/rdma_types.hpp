@@ -60,6 +60,7 @@ struct Remote {
   std::uint64_t address = 0;  ///< Address of the first byte, in the peer's process.
   std::uint64_t length = 0;   ///< Bytes.
   std::uint32_t rkey = 0;     ///< Key of its window.
+  std::uint16_t peer = 0;     ///< For the library: whose memory it is; 0: not known.
 };
 
 /// Registered memory, as a peer of its owner reaches it. Plain numbers: you may send them in a message.
@@ -69,12 +70,16 @@ struct Window {
   std::uint64_t memory_id = 0;     ///< For the library: the software NIC's number of the memory.
   std::uint32_t rkey = 0;          ///< Key for calls of the peer.
   Access access = Access::kLocal;  ///< Rights of the peer.
+  /// For the library: whose memory it is, in a window that a connection has found, which another peer's connection
+  /// refuses then; 0: not known.
+  std::uint16_t peer = 0;
 
   /// `bytes` bytes from `offset` on. If they are not inside: an empty part, which every call refuses.
   [[nodiscard]] constexpr Remote at(std::uint64_t offset = 0, std::uint64_t bytes = kRest) const noexcept {
     if (offset > length) return {};
     if (bytes == kRest) bytes = length - offset;
-    return bytes <= length - offset ? Remote{.address = address + offset, .length = bytes, .rkey = rkey} : Remote{};
+    if (bytes > length - offset) return {};
+    return {.address = address + offset, .length = bytes, .rkey = rkey, .peer = peer};
   }
 };
 static_assert(sizeof(Window) == 32);

@@ -547,7 +547,7 @@ class RemoteSegment {
     requires std::same_as<T, const U>
   // NOLINTNEXTLINE(google-explicit-constructor,hicpp-explicit-conversions): as a pointer converts to one to const.
   RemoteSegment(const RemoteSegment<U>& other) noexcept
-      : address_(other.address_), size_(other.size_), rkey_(other.rkey_), access_(other.access_) {}
+      : address_(other.address_), size_(other.size_), rkey_(other.rkey_), access_(other.access_), peer_(other.peer_) {}
 
   /// `count` elements of a window, from `first` on; without a count all whole ones. kOutOfRange: they are not inside;
   /// kBadArgument: the window is not aligned for them; kRemoteAccess: the window lacks the right to write (T) or to
@@ -560,7 +560,7 @@ class RemoteSegment {
     if (window.address % alignof(T) != 0) return std::unexpected(detail::refuse_window(kCall, window, alignof(T)));
     if (!detail::is_part(first, count, there)) return std::unexpected(detail::refuse_part(kCall, first, count, there));
     if (!rdma::includes(window.access, kNeeded)) return std::unexpected(detail::refuse_right(kCall, kNeeded));
-    return RemoteSegment(window.address + first * sizeof(T), count, window.rkey, window.access);
+    return RemoteSegment(window.address + first * sizeof(T), count, window.rkey, window.access, window.peer);
   }
 
   /// Number of elements.
@@ -578,24 +578,26 @@ class RemoteSegment {
   }
   /// The same without the check: they must be inside.
   [[nodiscard]] RemoteSegment unsafe_part(std::size_t first, std::size_t count) const noexcept {
-    return RemoteSegment(address_ + first * sizeof(T), count, rkey_, access_);
+    return RemoteSegment(address_ + first * sizeof(T), count, rkey_, access_, peer_);
   }
   /// The same part in bytes, for calls of rdma::Connection.
   [[nodiscard]] rdma::Remote remote() const noexcept {
-    return {.address = address_, .length = size_ * sizeof(T), .rkey = rkey_};
+    return {.address = address_, .length = size_ * sizeof(T), .rkey = rkey_, .peer = peer_};
   }
 
  private:
   template <class U>
     requires Element<std::remove_const_t<U>>
   friend class RemoteSegment;
-  RemoteSegment(std::uint64_t address, std::size_t size, std::uint32_t rkey, rdma::Access access) noexcept
-      : address_(address), size_(size), rkey_(rkey), access_(access) {}
+  RemoteSegment(std::uint64_t address, std::size_t size, std::uint32_t rkey, rdma::Access access,
+                std::uint16_t peer) noexcept
+      : address_(address), size_(size), rkey_(rkey), access_(access), peer_(peer) {}
 
   std::uint64_t address_ = 0;
   std::size_t size_ = 0;
   std::uint32_t rkey_ = 0;
   rdma::Access access_ = rdma::Access::kLocal;
+  std::uint16_t peer_ = 0;  ///< Whose it is; 0: not known.
 };
 
 static_assert(sizeof(Segment<int>) == 32 && sizeof(ConstSegment<int>) == 32 && sizeof(RemoteSegment<int>) == 24);

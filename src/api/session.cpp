@@ -10,7 +10,8 @@ rdma::Window peer_window_of(const session::Session& session) noexcept {
           .length = window.length,
           .memory_id = window.memory_id,
           .rkey = window.rkey,
-          .access = rdma::Access::kAll};
+          .access = rdma::Access::kAll,
+          .peer = session.peer_number()};
 }
 
 bool is_in_callback(const session::Session& session) noexcept {

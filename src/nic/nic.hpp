@@ -76,6 +76,15 @@ static_assert(sizeof(Window) == 32);
 /// Another user than this process's, but not root, who could harm this process in other ways.
 [[nodiscard]] inline bool is_stranger(uid_t user) noexcept { return user != 0 && user != ::geteuid(); }
 
+/// Tells the NICs of peers apart, by their GIDs: two have the same number once in 65,535 times. Never 0.
+[[nodiscard]] inline std::uint16_t number_of(const ibv_gid& gid) noexcept {
+  // Multiplicative hashing, by the golden ratio (Knuth, The Art of Computer Programming 3, 6.4).
+  constexpr std::uint64_t kRatio = 0x9e3779b97f4a7c15;
+  const std::uint64_t mixed = (gid.global.subnet_prefix * kRatio) ^ gid.global.interface_id;
+  const auto number = static_cast<std::uint16_t>(mixed * kRatio >> 48);
+  return number != 0 ? number : std::uint16_t{1};
+}
+
 /// The process behind a connected QP, as the kernel reports it; empty on a device.
 struct PeerProcess {
   pid_t pid = 0;

@@ -103,10 +103,10 @@ std::array<std::byte, wire::kHelloBytes> Session::hello() const noexcept {
 // Takes the peer's part of the handshake. The peer may use the window from then on.
 Result<void> Session::meet() {
   VERBENA_ASSIGN(peer_, wire::decode(connection_->peer_data()));
-  peer_gid_ = connection_->peer_gid();
+  peer_nic_ = {.gid = connection_->peer_gid(), .number = nic::number_of(connection_->peer_gid())};
   if (peer_.window.length != 0) connection_->needs_window(peer_.window);
   if (window_ == nullptr || !settings_.window.empty()) return {};
-  return home_->loop().nic().grant(window_->memory_id, {.to = nic::Grant::To::kOneGid, .gid = peer_gid_});
+  return home_->loop().nic().grant(window_->memory_id, {.to = nic::Grant::To::kOneGid, .gid = peer_nic_.gid});
 }
 
 void Session::become_live() noexcept {
@@ -545,6 +545,7 @@ Result<rdma::Window> Session::ask(AskCall& call, const Patience& patience) {
                 "the peer did not answer in time: a client without callbacks answers only during its calls");
   if (status != Status::kOk) return failed("find", status);
   VERBENA_TRY(import_window(call.found, patience));
+  call.found.peer = peer_nic_.number;
   return call.found;
 }
 
@@ -557,6 +558,7 @@ Result<void> Session::run_while_live(const char* call, const Patience& patience,
 }
 
 Result<void> Session::import_window(const rdma::Window& window, const Patience& patience) {
+  if (!is_of_peer(window.peer)) return fail(Status::kBadArgument, "import", 0, "window is {}", kAnothersMemory);
   return run_while_live("import", patience, [&] {
     const nic::Window of = nic_window_of(window);
     return connection_->is_usable(of) ? Result<void>() : connection_->import_window(of, patience.begin());
@@ -568,7 +570,7 @@ Result<void> Session::release_window(const rdma::Window& window, const Patience&
 }
 
 Result<const RegisteredMemory*> Session::allocate(std::size_t bytes) {
-  return home_->registrations().allocate(this, bytes, {.to = nic::Grant::To::kOneGid, .gid = peer_gid_});
+  return home_->registrations().allocate(this, bytes, {.to = nic::Grant::To::kOneGid, .gid = peer_nic_.gid});
 }
 
 Result<void> Session::publish(std::string_view name, const Part& part) {

@@ -90,6 +90,12 @@ class Session final : private channel::Handler {
   [[nodiscard]] std::span<std::byte> window() const noexcept;
   [[nodiscard]] const RegisteredMemory* window_memory() const noexcept { return window_; }
   [[nodiscard]] const nic::Window& peer_window() const noexcept { return peer_.window; }
+  /// Tells this session's peer from others, by its NIC; once connected.
+  [[nodiscard]] std::uint16_t peer_number() const noexcept { return peer_nic_.number; }
+  /// Whether memory of that peer is this one's, as far as it is known (0: not).
+  [[nodiscard]] bool is_of_peer(std::uint16_t number) const noexcept {
+    return number == 0 || number == peer_nic_.number;
+  }
   [[nodiscard]] std::uint64_t discarded() const noexcept { return reception_.discarded(); }
   [[nodiscard]] bool receives() const noexcept {
     return delivery().receive != rdma::Receive::kHandler && !reception_.discards();
@@ -346,7 +352,10 @@ class Session final : private channel::Handler {
   const RegisteredMemory* window_ = nullptr;  ///< Owned by the registrations, or `shared_window_`.
   RegisteredMemory shared_window_;            ///< Memory of the listener or the node.
   wire::Hello peer_;
-  ibv_gid peer_gid_{};
+  struct {
+    ibv_gid gid{};
+    std::uint16_t number = 0;  ///< Tells it from others.
+  } peer_nic_;
   Reception reception_;
   PhysicalPeer physical_;
   Transfers transfers_{physical_};
@@ -376,6 +385,10 @@ class Session final : private channel::Handler {
     Session* session = nullptr;
   } arrival_;
 };
+
+/// What memory of another peer is, in a sentence.
+inline constexpr const char* kAnothersMemory =
+    "memory of another peer than this connection's: use it on a connection to the one where it was found";
 
 /// Why a call of a session failed: two parts of one sentence, in static storage. \thread any  \alloc none
 struct Words {

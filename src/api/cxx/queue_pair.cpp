@@ -4,6 +4,7 @@
 #include "api/cxx/guarded.hpp"
 #include "api/cxx/queue_pair_state.hpp"
 #include "base/limit.hpp"
+#include "session/session.hpp"
 
 #include <algorithm>
 
@@ -150,6 +151,7 @@ Result<void> QueuePairState::meet(const QueuePairEndpoint& peer) {
   const link::Endpoint remote = decoded(peer);
   VERBENA_TRY(link::check_fit(nic(), local_, remote, link::BringUp{}));
   remote_ = remote;
+  peer_number_ = nic::number_of(remote.qp.gid);
   return {};
 }
 
@@ -169,6 +171,8 @@ Result<void> QueuePairState::import(const rdma::Window& window, const std::optio
                            .access = session::verbs_access_of(window.access),
                            .memory_id = window.memory_id};
   if (pair_->reason() != Status::kOk) return fail(pair_->reason(), kCall, 0, "the queue pair has failed");
+  if (window.peer != 0 && window.peer != peer_number_)
+    return fail(Status::kBadArgument, kCall, 0, "window is {}", session::kAnothersMemory);
   const Deadline until = deadline ? *deadline : default_deadline();
   VERBENA_TRY(nic().import_window(pair_->get(), theirs, until));
   const Status added = windows_.add(theirs);

@@ -1,6 +1,8 @@
 // Queue pairs of the typed API: what is posted, and how it ends.
 #include "api/cxx/queue_pair_state.hpp"
 
+#include "session/session.hpp"
+
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -84,6 +86,8 @@ Status QueuePairState::check_pieces(const char* call, std::span<const Piece> pie
 Status QueuePairState::check_target(const Request& request, std::uint64_t bytes) noexcept {
   const std::uint32_t access = access_for(request.verb);
   if (access == 0) return Status::kOk;
+  if (request.remote.peer != 0 && request.remote.peer != peer_number_) [[unlikely]]
+    return note(Status::kBadArgument, request.call, "the remote segment is {}", session::kAnothersMemory);
   if (request.remote.length < bytes)
     return note(Status::kBadArgument, request.call, "{} bytes, and the remote segment has {}", bytes,
                 request.remote.length);

@@ -95,6 +95,7 @@ class QueuePairState final : public StartedOperations,
   std::optional<engine::QueuePair> pair_;  ///< None once it is closed.
   link::Endpoint local_;
   link::Endpoint remote_;
+  std::uint16_t peer_number_ = 0;  ///< The peer's NIC.
   bool is_up_ = false;
   std::uint32_t max_inline_ = 0;
   std::uint32_t max_message_ = 0;

@@ -395,9 +395,17 @@ inline Status access(Session* session, const char* call, const Bytes& local, con
   return told(session, call, status, local, place);
 }
 
+[[gnu::cold]] Status of_another_peer(const char* call, const char* name) noexcept {
+  return note(Status::kBadArgument, call, "{} is {}", name, session::kAnothersMemory);
+}
+
 // Forms of one-sided access: registered memory or any bytes on this side, a window or physical memory on the other.
 [[nodiscard]] std::uint64_t length_of(const Remote& remote, std::size_t /*local*/) noexcept { return remote.length; }
 [[nodiscard]] std::uint64_t length_of(Physical /*remote*/, std::size_t local) noexcept { return local; }
+[[nodiscard]] bool is_of_peer(const Session& session, const Remote& remote) noexcept {
+  return session.is_of_peer(remote.peer);
+}
+[[nodiscard]] bool is_of_peer(const Session& /*session*/, Physical /*remote*/) noexcept { return true; }
 [[nodiscard]] Bytes named(const char* name, const Local& local) noexcept { return {name, local.size(), local.lkey()}; }
 [[nodiscard]] Bytes named(const char* name, std::span<const std::byte> bytes) noexcept { return {name, bytes.size()}; }
 [[nodiscard]] LocalSpan first_of(const Local& local, std::size_t length) noexcept {
@@ -415,6 +423,8 @@ inline Status move(Session* session, const char* call, const Mine& local, const 
   const std::uint64_t there = length_of(remote, local.size());
   if (kIsRead ? local.size() < there : there < local.size()) [[unlikely]]
     return misfit(call, there, local.size());
+  if (session != nullptr && !is_of_peer(*session, remote)) [[unlikely]]
+    return of_another_peer(call, kIsRead ? "from" : "to");
   const Place place = place_of(remote, kIsRead ? there : local.size());
   return access(session, call, named(kIsRead ? "to" : "from", local), place, [&](Session& of) {
     return attempt(of, first_of(local, static_cast<std::size_t>(place.span.length)), place);
@@ -440,7 +450,7 @@ template <class Mine, class Theirs>
 template <class Mine, class Theirs>
 inline Status write_all(Session* session, const Mine& from, const Theirs& to,
                         const std::optional<Deadline>& deadline) noexcept {
-  if (session != nullptr && from.size() <= length_of(to, from.size()) &&
+  if (session != nullptr && from.size() <= length_of(to, from.size()) && is_of_peer(*session, to) &&
       session->write_now(first_of(from, from.size()), place_of(to, from.size()))) [[likely]]
     return Status::kOk;
   return write_and_wait(session, from, to, deadline);
@@ -449,7 +459,7 @@ template <class Mine, class Theirs>
 inline Status read_all(Session* session, const Mine& to, const Theirs& from,
                        const std::optional<Deadline>& deadline) noexcept {
   const std::uint64_t length = length_of(from, to.size());
-  if (session != nullptr && length <= to.size() &&
+  if (session != nullptr && length <= to.size() && is_of_peer(*session, from) &&
       session->read_now(first_of(to, static_cast<std::size_t>(length)), place_of(from, length))) [[likely]]
     return Status::kOk;
   return read_and_wait(session, to, from, deadline);
@@ -585,6 +595,8 @@ template <class Word, class Attempt>
     return note(Status::kBadArgument, call, "word must have at least 8 bytes; got {}", length);
   if (word.address % kWordBytes != 0) [[unlikely]]
     return note(Status::kBadArgument, call, "word must be at a multiple of 8; got {:#x}", word.address);
+  if (session != nullptr && !is_of_peer(*session, word)) [[unlikely]]
+    return of_another_peer(call, "word");
   const Place place = place_of(word, kWordBytes);
   return access(session, call, {"word", kWordBytes}, place, [&](Session& of) { return attempt(of, place); });
 }

@@ -278,6 +278,8 @@ std::expected<std::size_t, Status> Link::offset_in_window(const char* call, cons
   if (bytes == 0)
     return std::unexpected(note(Status::kBadArgument, call, "from must have at least one element; got none"));
   const rdma::Window window = connection_->peer_window();
+  if (to.peer != 0 && to.peer != window.peer)
+    return std::unexpected(note(Status::kBadArgument, call, "to is {}", session::kAnothersMemory));
   const std::uint64_t offset = to.address - window.address;  // Wraps around for what is in front of it.
   const bool is_inside = to.rkey == window.rkey && offset <= window.length && to.length <= window.length - offset;
   if (is_inside && to.length >= bytes) return static_cast<std::size_t>(offset);
@@ -288,7 +290,7 @@ std::expected<std::size_t, Status> Link::offset_in_window(const char* call, cons
 
 bool Link::read_now(const rdma::Local& to, const rdma::Remote& from) noexcept {
   session::Session* const session = state_->session();
-  if (session == nullptr || from.length == 0 || to.size() < from.length) [[unlikely]]
+  if (session == nullptr || from.length == 0 || to.size() < from.length || !session->is_of_peer(from.peer)) [[unlikely]]
     return false;
   const session::LocalSpan local{to.bytes().data(), static_cast<std::size_t>(from.length), to.lkey()};
   return session->read_now(local, api::key_place(from.address, from.rkey, from.length));
@@ -296,7 +298,7 @@ bool Link::read_now(const rdma::Local& to, const rdma::Remote& from) noexcept {
 
 bool Link::write_now(const rdma::Local& from, const rdma::Remote& to) noexcept {
   session::Session* const session = state_->session();
-  if (session == nullptr || from.size() == 0 || to.length < from.size()) [[unlikely]]
+  if (session == nullptr || from.size() == 0 || to.length < from.size() || !session->is_of_peer(to.peer)) [[unlikely]]
     return false;
   const session::LocalSpan local{from.bytes().data(), from.size(), from.lkey()};
   return session->write_now(local, api::key_place(to.address, to.rkey, from.size()));
@@ -305,7 +307,9 @@ bool Link::write_now(const rdma::Local& from, const rdma::Remote& to) noexcept {
 bool Link::change_now(const rdma::Remote& word, std::uint64_t operand, const std::optional<std::uint64_t>& expected,
                       std::uint64_t& old) noexcept {
   session::Session* const session = state_->session();
-  if (session == nullptr || word.length != sizeof operand || word.address % sizeof operand != 0) return false;
+  if (session == nullptr || word.length != sizeof operand || word.address % sizeof operand != 0 ||
+      !session->is_of_peer(word.peer))
+    return false;
   const session::Change change = expected ? api::swap_of(*expected, operand) : session::Change{.compare_add = operand};
   return session->change_now(change, api::key_place(word.address, word.rkey, word.length), old);
 }

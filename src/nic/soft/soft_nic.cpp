@@ -3,6 +3,7 @@
 #include "nic/soft/rendezvous.hpp"
 
 #include "base/check.hpp"
+#include "base/random.hpp"
 #include "host/prefault.hpp"
 #include "nic/footprint.hpp"
 
@@ -86,10 +87,14 @@ Result<void> SoftNic::start() {
   VERBENA_ASSIGN(ready_.words, Mapping::create("verbena-ready", kMaxCqs * kReadyWords * sizeof(std::uint64_t),
                                                Mapping::Mode::kReadWrite));
   VERBENA_ASSIGN(keys_.local, LazyTable<LocalKey>::create(options_.max_mr));
-  keys_.generations.resize(options_.max_mr, 0);
+  // Keys begin at random, so that a key of one process opens nothing of another one with the same addresses.
+  const std::uint64_t start = random_word();
+  keys_.generations.resize(options_.max_mr, static_cast<std::uint8_t>(start));
   keys_.free.resize(options_.max_mr - 1);
   // Index 0 stays unused: no key is 0.
-  for (std::uint32_t i = 0; i < keys_.free.size(); ++i) keys_.free[i] = i + 1;
+  const auto count = static_cast<std::uint32_t>(keys_.free.size());
+  const auto first = static_cast<std::uint32_t>((start >> 8) % count);
+  for (std::uint32_t i = 0; i < count; ++i) keys_.free[i] = 1 + (first + i) % count;
   ready_.taken.resize(kMaxCqs, false);
 
   std::strncpy(device_.name, "verbena-soft", sizeof device_.name - 1);

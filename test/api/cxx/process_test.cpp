@@ -2,6 +2,7 @@
 #include "ends.hpp"
 
 #include <verbena/rdma.hpp>
+#include <verbena/typed.hpp>
 
 #include <peer.hpp>
 #include <result.hpp>
@@ -18,6 +19,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -117,6 +119,77 @@ TEST(RdmaCxxProcess, ThePeersDeathEndsEveryCall) {
     EXPECT_EQ((*client)->failure(), status);
     EXPECT_EQ((*client)->read(word), status);
   }
+}
+
+/// A connection to a server of another process, whose first window has its own bytes.
+struct Served {
+  Peer server{{"serve"}};
+  std::unique_ptr<Connection> client;
+};
+void meet(Served& served, Node& node) {
+  const int port = served.server.read_number();
+  ASSERT_GT(port, 0);
+  Options options = options_of(static_cast<std::uint16_t>(port));
+  options.node = &node;
+  auto connected = Connection::connect(options);
+  ASSERT_OK(connected);
+  served.client = std::move(*connected);
+}
+
+// Two servers may hand out the same key for the same address: forked from one parent, or without randomized addresses.
+TEST(RdmaCxxProcess, WhatOneServerHasHandedOutIsRefusedAtAnother) {
+  const auto node = Node::open({.transport = test::transport_under_test(), .address = options_of(0).address});
+  ASSERT_OK(node);
+  Served first;
+  ASSERT_NO_FATAL_FAILURE(meet(first, **node));
+  const Window theirs = first.client->peer_window();
+  ASSERT_NE(theirs.peer, 0);
+  std::optional<Served> second;
+  // Two numbers are the same once in 65,535 times; on one device all are.
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_NO_FATAL_FAILURE(meet(second.emplace(), **node));
+    if (second->client->peer_window().peer != theirs.peer) break;
+  }
+  Connection& client = *second->client;
+  if (client.peer_window().peer == theirs.peer) GTEST_SKIP() << "both servers have one NIC, which tells keys apart";
+  Window same = client.peer_window();
+  same.peer = theirs.peer;
+  const Remote there = same.at(0, 8);
+  auto memory = client.allocate(64);
+  ASSERT_OK(memory);
+  const Local here = memory->at(0, 8);
+  std::ranges::fill(here.bytes(), std::byte{7});
+  std::array<std::byte, 8> bytes{};
+  EXPECT_EQ(client.write(here, there), Status::kBadArgument);
+  EXPECT_NE(std::string_view(error_detail()).find("another peer"), std::string_view::npos) << error_detail();
+  EXPECT_EQ(client.write(bytes, there), Status::kBadArgument);
+  EXPECT_EQ(client.read(here, there), Status::kBadArgument);
+  EXPECT_EQ(client.read(bytes, there), Status::kBadArgument);
+  EXPECT_EQ(client.fetch_add(there, 1).error(), Status::kBadArgument);
+  EXPECT_EQ(client.compare_swap(there, 0, 1).error(), Status::kBadArgument);
+  EXPECT_EQ(client.start_write(here, there, 1), Status::kBadArgument);
+  EXPECT_EQ(client.start_read(here, there, 1), Status::kBadArgument);
+  EXPECT_EQ(client.start_fetch_add(there, 1, 1), Status::kBadArgument);
+  EXPECT_EQ(client.import(same).error().status(), Status::kBadArgument);
+  ASSERT_EQ(client.read(bytes, std::size_t{0}), Status::kOk) << "the connection is unharmed";
+  EXPECT_EQ(bytes, (std::array<std::byte, 8>{})) << "nothing was written";
+  // Typed, where the segment was made of the other's window.
+  auto link = typed::Link::over(std::move(second->client));
+  ASSERT_OK(link);
+  auto region = typed::MemoryRegion<std::uint64_t>::allocate(**node, 1);
+  ASSERT_OK(region);
+  auto segment = region->take(0, 1);
+  ASSERT_TRUE(segment.has_value());
+  const auto remote = typed::RemoteSegment<std::uint64_t>::of(same, 0, 1);
+  ASSERT_TRUE(remote.has_value());
+  EXPECT_EQ(link->write(*segment, *remote), Status::kBadArgument);
+  EXPECT_EQ(link->read(*segment, *remote), Status::kBadArgument);
+  EXPECT_EQ(link->write_with_immediate(*segment, *remote, 1), Status::kBadArgument);
+  EXPECT_EQ(link->fetch_add(*remote, 1).error(), Status::kBadArgument);
+  auto [status, back] = link->start_write(std::move(*segment), *remote).finish();
+  EXPECT_EQ(status, Status::kBadArgument);
+  EXPECT_EQ(back.size(), 1u);
+  EXPECT_TRUE(link->is_connected());
 }
 
 TEST(RdmaCxxProcess, AListenerOutlivesItsClients) {
