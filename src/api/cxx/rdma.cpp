@@ -402,10 +402,18 @@ inline Status access(Session* session, const char* call, const Bytes& local, con
 // Forms of one-sided access: registered memory or any bytes on this side, a window or physical memory on the other.
 [[nodiscard]] std::uint64_t length_of(const Remote& remote, std::size_t /*local*/) noexcept { return remote.length; }
 [[nodiscard]] std::uint64_t length_of(Physical /*remote*/, std::size_t local) noexcept { return local; }
-[[nodiscard]] bool is_of_peer(const Session& session, const Remote& remote) noexcept {
-  return session.is_of_peer(remote.peer);
+[[nodiscard]] bool is_foreign(const Session* session, const Remote& remote) noexcept {
+  return remote.peer != 0 && session != nullptr && !session->is_of_peer(remote.peer);
 }
-[[nodiscard]] bool is_of_peer(const Session& /*session*/, Physical /*remote*/) noexcept { return true; }
+[[nodiscard]] bool is_foreign(const Session* /*session*/, Physical /*remote*/) noexcept { return false; }
+/// As length_of; 0 for what is foreign. Without a branch, which would keep the compiler from making one function of a
+/// blocking call down to the NIC.
+[[nodiscard]] std::uint64_t reach_of(const Session& session, const Remote& remote, std::size_t /*local*/) noexcept {
+  return remote.length * std::uint64_t{session.is_of_peer(remote.peer)};
+}
+[[nodiscard]] std::uint64_t reach_of(const Session& /*session*/, Physical /*remote*/, std::size_t local) noexcept {
+  return local;
+}
 [[nodiscard]] Bytes named(const char* name, const Local& local) noexcept { return {name, local.size(), local.lkey()}; }
 [[nodiscard]] Bytes named(const char* name, std::span<const std::byte> bytes) noexcept { return {name, bytes.size()}; }
 [[nodiscard]] LocalSpan first_of(const Local& local, std::size_t length) noexcept {
@@ -423,7 +431,7 @@ inline Status move(Session* session, const char* call, const Mine& local, const 
   const std::uint64_t there = length_of(remote, local.size());
   if (kIsRead ? local.size() < there : there < local.size()) [[unlikely]]
     return misfit(call, there, local.size());
-  if (session != nullptr && !is_of_peer(*session, remote)) [[unlikely]]
+  if (is_foreign(session, remote)) [[unlikely]]
     return of_another_peer(call, kIsRead ? "from" : "to");
   const Place place = place_of(remote, kIsRead ? there : local.size());
   return access(session, call, named(kIsRead ? "to" : "from", local), place, [&](Session& of) {
@@ -450,7 +458,7 @@ template <class Mine, class Theirs>
 template <class Mine, class Theirs>
 inline Status write_all(Session* session, const Mine& from, const Theirs& to,
                         const std::optional<Deadline>& deadline) noexcept {
-  if (session != nullptr && from.size() <= length_of(to, from.size()) && is_of_peer(*session, to) &&
+  if (session != nullptr && from.size() <= reach_of(*session, to, from.size()) &&
       session->write_now(first_of(from, from.size()), place_of(to, from.size()))) [[likely]]
     return Status::kOk;
   return write_and_wait(session, from, to, deadline);
@@ -458,8 +466,8 @@ inline Status write_all(Session* session, const Mine& from, const Theirs& to,
 template <class Mine, class Theirs>
 inline Status read_all(Session* session, const Mine& to, const Theirs& from,
                        const std::optional<Deadline>& deadline) noexcept {
-  const std::uint64_t length = length_of(from, to.size());
-  if (session != nullptr && length <= to.size() && is_of_peer(*session, from) &&
+  const std::uint64_t length = session != nullptr ? reach_of(*session, from, to.size()) : 0;
+  if (session != nullptr && length <= to.size() &&
       session->read_now(first_of(to, static_cast<std::size_t>(length)), place_of(from, length))) [[likely]]
     return Status::kOk;
   return read_and_wait(session, to, from, deadline);
@@ -595,7 +603,7 @@ template <class Word, class Attempt>
     return note(Status::kBadArgument, call, "word must have at least 8 bytes; got {}", length);
   if (word.address % kWordBytes != 0) [[unlikely]]
     return note(Status::kBadArgument, call, "word must be at a multiple of 8; got {:#x}", word.address);
-  if (session != nullptr && !is_of_peer(*session, word)) [[unlikely]]
+  if (is_foreign(session, word)) [[unlikely]]
     return of_another_peer(call, "word");
   const Place place = place_of(word, kWordBytes);
   return access(session, call, {"word", kWordBytes}, place, [&](Session& of) { return attempt(of, place); });

@@ -89,7 +89,7 @@ TEST_F(TypedQuarantine, AnAssignedOperationIsDropped) {
   auto chunks = taken(region).chunks(kCount / 2);
   auto read = link.start_read(*chunks.next(), there(kCount / 2));
   read = link.start_read(*chunks.next(), there(kCount / 2));
-  EXPECT_EQ(link.quarantined(), 1u);
+  EXPECT_LE(link.quarantined(), 1u) << "a start may have found the first one's end";
   EXPECT_EQ(read.wait(patience()), Status::kOk);
   EXPECT_EQ(link.quarantined(), 0u) << "the first was complete before";
   auto added = link.start_fetch_add(remote_of<std::uint64_t>(source.window()), 1);

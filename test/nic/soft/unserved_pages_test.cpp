@@ -105,6 +105,12 @@ class UnservedPages : public testing::Test {
     nic_ = std::move(*opened);
     start(bad_, Pages::kUnserved);
   }
+  // A thread of one test would be counted in the next one.
+  void TearDown() override {
+    nic_.reset();
+    bad_.process = OtherProcess();
+    EXPECT_TRUE(comes([] { return copying_threads() == 0; }));
+  }
   static void start(Peer& peer, Pages pages) {
     peer.process = OtherProcess::start("peer", static_cast<std::uint64_t>(pages));
     ASSERT_TRUE(peer.process);
