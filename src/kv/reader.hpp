@@ -1,5 +1,5 @@
 // One-sided reads: finds a key's item by a table of known locations or by the index, and READs it in the calling
-// thread, where a software NIC allows that. On other NICs the client uses its queues (client_reads.cpp) and shares all
+// thread, where a software NIC allows that. On other NICs the client uses its queues (gets.cpp) and shares all
 // of this but the READs.
 #pragma once
 

@@ -38,10 +38,10 @@ MUTANTS = {
         'kv/item.cpp', 'std::memcmp(bytes.data() + sizeof header, key.data(), key.size()) != 0', 'false'),
     # The second look at the item of a large value.
     'no_version_check': Mutant(
-        'kv/client_reads.cpp', '!is_live(state, operation.outcome.version)', 'state_of(state) != ItemState::kLive'),
+        'kv/gets.cpp', '!is_live(state, operation.outcome.version)', 'state_of(state) != ItemState::kLive'),
     'no_second_look': Mutant('kv/reader.cpp', 'is_live(state, item.version) && is_intact', 'is_intact'),
     # Of a value that was told by message: its block may be another value's by now.
-    'late_pieces_believed': Mutant('kv/client.cpp', 'ticks_now() - operation.sent_ticks > read_ticks_', 'false'),
+    'late_pieces_believed': Mutant('kv/gets.cpp', 'ticks_now() - operation.sent_ticks > links_.read_ticks()', 'false'),
 
     # --- what the writer stores, and in which order
 
@@ -71,7 +71,7 @@ MUTANTS = {
 
     # A client thinks that the server began just now.
     'clock_too_early': Mutant(
-        'kv/client.cpp', 'reader_.clock().set(reply.expiry.clock_ns, operation.sent_ticks)',
+        'kv/gets.cpp', 'reader_.clock().set(reply.expiry.clock_ns, operation.sent_ticks)',
         'reader_.clock().set(0, operation.sent_ticks)'),
     'server_trusts_time': Mutant('kv/store.cpp', 'until_of(item) <= clock_ns()', 'false'),
 
@@ -174,12 +174,13 @@ MUTANTS = {
 
     # --- coroutines that give up what they await
 
-    'withdrawn_get_goes_on': Mutant('kv/client_awaited.cpp', '      abandon(*call.operation);\n', '', 'coroutines'),
+    'withdrawn_get_goes_on': Mutant(
+        'kv/requests.cpp', 'abandon(*call.operation)', 'void(call.operation->tell = nullptr)', 'coroutines'),
     # The NIC would be writing there still.
     'awaited_get_is_not_copied': Mutant(
-        'kv/client.cpp',
-        'operation.awaited != nullptr || !is_registered(operation.out.first(operation.outcome.length))',
-        '!is_registered(operation.out.first(operation.outcome.length))', 'coroutines'),
+        'kv/gets.cpp',
+        'Requests::is_awaited(operation) || !links_.is_registered(operation.out.first(operation.outcome.length))',
+        '!links_.is_registered(operation.out.first(operation.outcome.length))', 'coroutines'),
     'withdrawn_receive_stays': Mutant(
         'api/coro/links.cpp', 'session_->withdraw<session::ReceiveCall>(call<Receiving>())', 'true', 'coroutines'),
     'quarantine_ends_at_once': Mutant(

@@ -1,31 +1,46 @@
-// Sends large values: the server READs them if they are in registered memory; others are streamed through the channel's
-// lease.
-#include "kv/client.hpp"
+#include "kv/puts.hpp"
+
+#include "base/failure.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace verbena::kv {
 
+Status take_options(const PutOptions& options, Ask& ask) noexcept {
+  if (options.expected) {
+    ask.op = wire::Op::kCas;
+    ask.expected = *options.expected;
+  }
+  if (options.time_to_live) {
+    const std::chrono::milliseconds ttl = *options.time_to_live;
+    if (ttl.count() < 1 || ttl > kMaxTimeToLive) [[unlikely]]
+      return note(Status::kBadArgument, call_of(ask.op), "time_to_live must be 1 to {} ms; got {}",
+                  kMaxTimeToLive.count(), ttl.count());
+    ask.ttl_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(ttl).count());
+  }
+  return Status::kOk;
+}
+
 // --- read by the server
 
-Status PollingClient::send_lent(Operation& operation, const Ask& ask) noexcept {
+Status Puts::send_lent(Operation& operation, const Ask& ask) noexcept {
   std::array<std::byte, sizeof(wire::RequestHead) + sizeof ask.ttl_ns + sizeof(wire::ReadHead)> front;
   const std::size_t bytes =
       wire::encode_front({.op = wire::Op::kPutRead, .key_length = operation.key_length, .id = operation.id}, ask.ttl_ns,
                          wire::ReadHead{.expected = ask.expected,
                                         .value_length = ask.value.size(),
                                         .address = reinterpret_cast<std::uintptr_t>(ask.value.data()),
-                                        .rkey = region_.mr()->rkey},
+                                        .rkey = links_.rkey()},
                          front);
-  operation.stage = Stage::kLent;
+  operation.stage = Operation::Stage::kLent;
   return channel_of(operation).send(std::span(front).first(bytes), ask.key);
 }
 
 // --- streamed
 
-Status PollingClient::send_head(Operation& operation, const Ask& ask, channel::LocalSpan body,
-                                std::uint64_t token) noexcept {
+Status Puts::send_head(Operation& operation, const Ask& ask, channel::LocalSpan body, std::uint64_t token) noexcept {
   std::array<std::byte, wire::kMaxLargeHeadBytes> head;
   const wire::RequestHead front{
       .op = wire::Op::kPutLarge, .key_length = static_cast<std::uint16_t>(ask.key.size()), .id = operation.id};
@@ -36,20 +51,20 @@ Status PollingClient::send_head(Operation& operation, const Ask& ask, channel::L
 }
 
 // Copies the value through a few chunks, small enough to stay in the cache: each is a large message of its own.
-Status PollingClient::send_chunks(Operation& operation, const Ask& ask, Deadline deadline) noexcept {
+Status Puts::send_chunks(Operation& operation, const Ask& ask, Deadline deadline) noexcept {
   const wire::RequestHead more{.op = wire::Op::kMoreLarge, .id = operation.id};
-  channel::Bounce& bounce = *shard_->memory().bounce;
+  channel::Bounce& bounce = links_.bounce();
   operation.transfer.posted = ask.value.size();
   for (std::size_t done = 0; done < ask.value.size();) {
     std::uint32_t chunk = channel::Bounce::kNone;
     const auto has_chunk = [&] {
       if (chunk == channel::Bounce::kNone) chunk = bounce.take();
-      return chunk != channel::Bounce::kNone || has_failed();
+      return chunk != channel::Bounce::kNone || links_.has_failed();
     };
-    const Status waited = loop_->wait_until(has_chunk, deadline);
-    if (has_failed() && chunk != channel::Bounce::kNone) bounce.give_back(chunk);
+    const Status waited = links_.loop().wait_until(has_chunk, deadline);
+    if (links_.has_failed() && chunk != channel::Bounce::kNone) bounce.give_back(chunk);
     if (waited != Status::kOk) return Status::kTimedOut;
-    if (has_failed()) return error_.status();
+    if (links_.has_failed()) return links_.failure();
     const std::span piece = ask.value.subspan(done, std::min(channel::Bounce::kChunkBytes, ask.value.size() - done));
     std::memcpy(bounce.data(chunk), piece.data(), piece.size());
     ++operation.transfer.pieces;
@@ -60,7 +75,7 @@ Status PollingClient::send_chunks(Operation& operation, const Ask& ask, Deadline
     if (status != Status::kOk) {
       bounce.give_back(chunk);
       --operation.transfer.pieces;
-      die(status == Status::kAgain ? Status::kProtocol : status, "a large value could not be sent");
+      links_.die(status == Status::kAgain ? Status::kProtocol : status, "a large value could not be sent");
       return status;
     }
     done += piece.size();
