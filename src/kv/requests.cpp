@@ -2,7 +2,7 @@
 
 #include "base/failure.hpp"
 #include "base/ticks.hpp"
-#include "kv/account.hpp"
+#include "kv/access.hpp"
 #include "kv/gets.hpp"
 #include "kv/puts.hpp"
 #include "kv/scans.hpp"

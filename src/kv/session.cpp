@@ -5,6 +5,7 @@
 #include "kv/worker.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace verbena::kv {
@@ -18,6 +19,19 @@ OperationKind kind_of(wire::Op op) noexcept {
 }
 
 bool is_refusal(Status status) noexcept { return status == Status::kDenied || status == Status::kOverQuota; }
+
+/// Counts the request as its kind of operation.
+void count_denied(Counters& counters, const wire::Request& request) noexcept {
+  switch (request.head.op) {
+    case wire::Op::kGet: return counters.count_request(OperationKind::kGet);
+    case wire::Op::kPut: return counters.count_request(OperationKind::kPut);
+    case wire::Op::kCas: return counters.count_request(OperationKind::kCas);
+    case wire::Op::kErase: return counters.count_request(OperationKind::kErase);
+    case wire::Op::kCell: return counters.count_request(OperationKind::kCell);
+    case wire::Op::kPutRead: return counters.count_request(large_kind(request.expected));
+    default: return;  // Other requests: only the refusal is counted.
+  }
+}
 
 }  // namespace
 
@@ -361,6 +375,195 @@ void Session::on_end(channel::Connection&, Status) noexcept {
   is_dead_ = true;
   store_.abandon(large_.pending);
   worker_.lose(*this);
+}
+
+// --- values in the client's memory: it may change the bytes meanwhile, which changes what is stored and nothing else;
+// the one copy is taken out of its reach before its checksum is taken
+
+void Session::put_read(const wire::Request& request) noexcept {
+  worker_.counters().count_request(large_kind(request.expected));
+  const bool is_first = reads_.empty();
+  // More PUTs than requests in flight.
+  if (!reads_.add(request, ticks_now())) return channel_->fail(Status::kProtocol);
+  if (is_first) begin_reads();
+}
+
+/// Begins with the first PUT that there is memory for, and answers those before it.
+void Session::begin_reads() noexcept {
+  while (!reads_.empty()) {
+    const PutReads::Put& put = reads_.first();
+    const Store::Change reserved = reserve_for(put);
+    if (reserved.status != Status::kOk) {
+      end_put(reserved);
+      continue;
+    }
+    // The NICs check the key and the range: a request that names other memory ends its connection.
+    channel_->lend_window(
+        {.address = put.address, .length = put.length, .rkey = put.rkey, .access = IBV_ACCESS_REMOTE_READ});
+    return post_reads();
+  }
+}
+
+Store::Change Session::reserve_for(const PutReads::Put& put) noexcept {
+  const Store::Change reserved =
+      store_.reserve(put.key(), put.length, put.expected, reads_.pending, owner(), put.ttl_ns);
+  // There is no memory beside the old value: the new one may take its place once all of it is here.
+  if (is_for_memory(reserved.status) && reads_.take_spare()) [[unlikely]]
+    return {.status = Status::kOk};
+  return reserved;
+}
+
+void Session::post_reads() noexcept {
+  while (const auto piece = reads_.next(worker_.window_lkey())) {
+    const Status status = channel_->start_read(piece->to, piece->from, kReadToken);
+    if (status != Status::kOk) return channel_->fail(Status::kProtocol);
+    reads_.posted(*piece);
+  }
+}
+
+void Session::on_read() noexcept {
+  if (is_leaving_) return;
+  if (!reads_.arrived()) return post_reads();
+  const PutReads::Put& put = reads_.first();
+  end_put(reads_.is_in_spare() ? store_.put(put.key(), reads_.in_spare(), put.expected, owner(), put.ttl_ns)
+                               : store_.commit(reads_.pending, put.expected));
+  begin_reads();
+}
+
+void Session::end_put(Store::Change change) noexcept {
+  const PutReads::Put& put = reads_.first();
+  worker_.counters().record_ticks(large_kind(put.expected), ticks_now() - put.began_ticks);
+  reply_change(put.id, change, put.length);
+  reads_.pop();
+}
+
+// --- limited rights
+
+bool Session::may(const wire::Request& request) noexcept {
+  const Rights missing = missing_for(request);
+  if (missing == Rights::kNone) [[likely]]
+    return true;
+  count_denied(worker_.counters(), request);
+  refuse(request.head.id, {.status = Status::kDenied}, missing);
+  return false;
+}
+
+Rights Session::missing_to_write(Key key) const noexcept {
+  return permissions_->write.covers(key) ? Rights::kNone : Rights::kWrite;
+}
+
+Rights Session::missing_for(const wire::Request& request) const noexcept {
+  switch (request.head.op) {
+    case wire::Op::kGet:
+    case wire::Op::kGetPart: return permissions_->read.covers(request.key) ? Rights::kNone : Rights::kRead;
+    case wire::Op::kPut:
+    case wire::Op::kCas:
+    case wire::Op::kErase:
+    case wire::Op::kPutRead: return missing_to_write(request.key);
+    case wire::Op::kCell:
+      // Access to one cell is access to the memory of all.
+      if (permissions_->may_use_cells()) return Rights::kNone;
+      return permissions_->write.covers_all() ? Rights::kRead : Rights::kWrite;
+    case wire::Op::kKeys: return permissions_->read.covers(request.key) ? Rights::kNone : Rights::kRead;
+    case wire::Op::kFlush: return missing_to_write(request.key);
+    case wire::Op::kStatistics: return permissions_->may_administer ? Rights::kNone : Rights::kAdminister;
+    // A large value is checked when it begins.
+    case wire::Op::kPutLarge:
+    case wire::Op::kMoreLarge:
+    case wire::Op::kReads:
+    case wire::Op::kGoodbye: break;
+  }
+  return Rights::kNone;
+}
+
+// `missing` is used with kDenied only.
+void Session::refuse(std::uint32_t id, const Store::Change& change, Rights missing) noexcept {
+  Counters& counters = worker_.counters();
+  counters.count_outcome(change.status);
+  wire::Refusal refusal{.uid = permissions_->subject.uid};
+  std::string_view prefix;
+  if (change.status == Status::kDenied) {
+    ++counters.denied;
+    refusal.right = missing;
+    refusal.is_promised = permissions_->is_read_only && missing == Rights::kWrite ? 1 : 0;
+    if (missing != Rights::kAdminister) {
+      const PrefixSet& granted = missing == Rights::kRead ? permissions_->read : permissions_->write;
+      prefix = granted.first();
+      refusal.prefixes = static_cast<std::uint16_t>(granted.size());
+      refusal.prefix_length = static_cast<std::uint16_t>(prefix.size());
+      prefix = prefix.substr(0, wire::kMostPrefixBytes);
+    }
+  } else {
+    ++counters.over_quota;
+    const bool is_memory = change.quota == Quota::kMemory;
+    const Account::Amount used = permissions_->account->used(), most = permissions_->account->most();
+    refusal.quota = static_cast<std::uint8_t>(change.quota);
+    refusal.used = is_memory ? used.bytes : used.items;
+    refusal.most = is_memory ? most.bytes : most.items;
+  }
+  std::array<std::byte, sizeof refusal + wire::kMostPrefixBytes> payload;
+  std::memcpy(payload.data(), &refusal, sizeof refusal);
+  if (!prefix.empty()) std::memcpy(payload.data() + sizeof refusal, prefix.data(), prefix.size());
+  reply({.status = change.status, .kind = wire::ReplyKind::kRefusal, .id = id},
+        std::span(payload).first(sizeof refusal + prefix.size()));
+}
+
+// --- large values of clients without access to the store's memory
+
+// The client asks for the parts one by one. Each carries the version, and the client starts over when it changes, so it
+// ends up with one whole value.
+void Session::get_part(const wire::Request& request) noexcept {
+  const Store::Found found = store_.find(request.key);
+  if (found.status != Status::kOk) return reply_change(request.head.id, {.status = found.status});
+  wire::ReplyHead head{.kind = wire::ReplyKind::kValue, .id = request.head.id, .version = found.version};
+  if (found.value.size() < kEagerBytes) return reply_found(head, found, found.value);
+  reply_part(head, found, request.expected < found.value.size() ? request.expected : 0);
+}
+
+void Session::reply_part(const wire::ReplyHead& head, const Store::Found& found, std::uint64_t offset) noexcept {
+  const wire::Part part{.length = found.value.size(), .offset = offset};
+  const auto bytes = static_cast<std::size_t>(std::min(wire::kPartBytes, part.length - offset));
+  std::array<std::byte, sizeof part + wire::kPartBytes> payload;
+  std::memcpy(payload.data(), &part, sizeof part);
+  std::memcpy(payload.data() + sizeof part, found.value.data() + offset, bytes);
+  wire::ReplyHead of_part = head;
+  of_part.kind = wire::ReplyKind::kPart;
+  of_part.entry = 0;
+  reply_found(of_part, found, std::span(payload).first(sizeof part + bytes));
+}
+
+// --- scans: one step for each request
+
+// The place comes back from the client, which may have it from another server, or from nowhere. The seal finds slips;
+// the range that `Store::has` checks is all that safety needs.
+std::uint64_t Session::seal_of(const Store::ScanPlace& at, Key prefix) const noexcept {
+  const std::array<std::uint64_t, 3> front{at.place, at.moves, worker_.options().index};
+  std::array<std::byte, sizeof front + kMaxKeyBytes> sealed;
+  std::memcpy(sealed.data(), front.data(), sizeof front);
+  if (!prefix.empty()) std::memcpy(sealed.data() + sizeof front, prefix.data(), prefix.size());
+  // Never 0, which means the start.
+  return hash_of(std::span(sealed).first(sizeof front + prefix.size()), worker_.options().hash_seed) | 1;
+}
+
+bool Session::is_ours(const wire::ScanPlace& at, Key prefix) const noexcept {
+  if (at.seal == 0) return at == wire::ScanPlace{};
+  const Store::ScanPlace place{.place = at.place, .moves = at.moves};
+  return at.seal == seal_of(place, prefix) && store_.has(place);
+}
+
+void Session::scan(const wire::Request& request) noexcept {
+  if (!is_ours(request.scan, request.key)) return reply_change(request.head.id, {.status = Status::kBadArgument});
+  const Store::ScanPlace from{.place = request.scan.place, .moves = request.scan.moves};
+  std::array<std::byte, sizeof(wire::ScanPage) + KeyPage::kBytes> payload;
+  const Store::Scanned done = request.head.op == wire::Op::kFlush
+                                  ? store_.flush(request.key, from)
+                                  : store_.list(request.key, from, std::span(payload).subspan(sizeof(wire::ScanPage)));
+  wire::ScanPage page{.count = done.keys};
+  if (!done.is_over)
+    page.next = {.place = done.next.place, .moves = done.next.moves, .seal = seal_of(done.next, request.key)};
+  std::memcpy(payload.data(), &page, sizeof page);
+  worker_.publish();
+  reply({.kind = wire::ReplyKind::kScanned, .id = request.head.id}, std::span(payload).first(sizeof page + done.bytes));
 }
 
 }  // namespace verbena::kv

@@ -87,7 +87,7 @@ class Session final : public channel::Handler {
     wire::LargeFront parsed;
   };
 
-  // For a client with limited rights: session_rights.cpp.
+  // For a client with limited rights.
   /// False: the request was refused, or the connection has failed.
   [[nodiscard]] bool may(const wire::Request& request) noexcept;
   [[nodiscard]] Rights missing_for(const wire::Request& request) const noexcept;
@@ -103,7 +103,7 @@ class Session final : public channel::Handler {
   void get(const wire::Request& request) noexcept;
   void change(const wire::Request& request) noexcept;
   void open_cell(const wire::Request& request) noexcept;
-  // Scans: session_scan.cpp.
+  // Scans.
   void scan(const wire::Request& request) noexcept;
   [[nodiscard]] std::uint64_t seal_of(const Store::ScanPlace& at, Key prefix) const noexcept;
   [[nodiscard]] bool is_ours(const wire::ScanPlace& at, Key prefix) const noexcept;
@@ -113,7 +113,7 @@ class Session final : public channel::Handler {
   [[nodiscard]] Status append(std::span<const std::byte> bytes) noexcept;
   void put_at_once(std::span<const std::byte> value) noexcept;
   void finish_large() noexcept;
-  // Values in the client's memory: session_reads.cpp.
+  // Values in the client's memory.
   void put_read(const wire::Request& request) noexcept;
   void begin_reads() noexcept;
   [[nodiscard]] Store::Change reserve_for(const PutReads::Put& put) noexcept;

@@ -4,7 +4,7 @@
 #include "base/ticks.hpp"
 #include "host/block_pool.hpp"
 #include "host/footprint.hpp"
-#include "kv/account.hpp"
+#include "kv/access.hpp"
 #include "kv/index.hpp"
 #include "kv/item.hpp"
 
@@ -188,7 +188,7 @@ class Store {
   /// Frees up to `blocks` items whose grace period is over.
   void reclaim(unsigned blocks) noexcept;
 
-  /// \name Scans of all keys, step by step: store_scan.cpp
+  /// \name Scans of all keys, step by step
   ///
   /// A scan goes through the places of the index in order. An insertion may move an entry from a place ahead of the
   /// scan to one behind it, so the store keeps the last kMovesKept moves, and a step first looks where entries went

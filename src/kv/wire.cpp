@@ -1,7 +1,7 @@
 #include "kv/wire.hpp"
 
 #include "channel/wire.hpp"
-#include "kv/account.hpp"
+#include "kv/access.hpp"
 #include "kv/index.hpp"
 #include "link/link.hpp"
 
