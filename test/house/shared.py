@@ -15,7 +15,8 @@ from report import Report, run
 
 # Classes that the public headers declare and only the library defines: nobody can name them, and they may change.
 PRIVATE = re.compile(r'verbena::(rdma::Memory::Owner|rdma::(Node|Listener)::Impl|rdma::Connection::Client'
-                     r'|SlabManager::State|typed::detail::(LinkState|Region)|kv::PollingClient)::')
+                     r'|SlabManager::State|kv::PollingClient'
+                     r'|typed::detail::(LinkState|MeshLaneState|QueuePairState|StartedOperations|Region))::')
 LINE = re.compile(r'^[0-9a-f]+ (?P<kind>\w) (?P<name>[^@\s]+)@@(?P<version>\S+)$', re.MULTILINE)
 
 
