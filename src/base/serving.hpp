@@ -1,4 +1,4 @@
-// What a thread goes on with while it waits inside a callback.
+// Work that a thread goes on with while it waits inside a callback.
 #pragma once
 
 #include "base/threads.hpp"

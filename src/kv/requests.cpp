@@ -532,13 +532,12 @@ bool Requests::start_one(GetRequest& request, Deadline) noexcept {
 }
 
 bool Requests::start_one(PutRequest& request, Deadline deadline) noexcept {
+  Ask ask{.op = wire::Op::kPut, .key = request.key, .value = request.value};
   if (request.value.size() >= kEagerBytes && !links_.is_registered(request.value)) {
     // Goes through the loop's chunks, in a call of its own; the others proceed meanwhile.
-    request.outcome =
-        put({.op = wire::Op::kPut, .key = request.key, .value = request.value}, request.options, deadline);
+    request.outcome = put(ask, request.options, deadline);
     return true;
   }
-  Ask ask{.op = wire::Op::kPut, .key = request.key, .value = request.value};
   if (const Status status = take_options(request.options, ask); status != Status::kOk) [[unlikely]] {
     request.outcome = {status};
     return true;

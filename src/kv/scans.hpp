@@ -47,7 +47,7 @@ class Scans {
     ServerStatistics* out = nullptr;
     KeyPage* page = nullptr;
     wire::ScanPlace next;
-  } wanted_;  ///< What the blocked call asks for: a part of the statistics and where it goes, or where keys go and the
+  } wanted_;  ///< The blocked call asks for this: a part of the statistics and where it goes, or where keys go and the
               ///< scan goes on.
 };
 

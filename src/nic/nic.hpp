@@ -84,6 +84,11 @@ static_assert(sizeof(Window) == 32);
   const auto number = static_cast<std::uint16_t>(mixed * kRatio >> 48);
   return number != 0 ? number : std::uint16_t{1};
 }
+/// Whether memory of the peer whose NIC has `number` may be that of `peer`'s: it is, or it is not known (0).
+[[nodiscard]] constexpr bool may_be_of(std::uint16_t number, std::uint16_t peer) noexcept {
+  // One branch, as two would keep the compiler from making one function of a blocking call down to the NIC.
+  return std::uint32_t{number} * static_cast<std::uint32_t>(number ^ peer) == 0;
+}
 
 /// The process behind a connected QP, as the kernel reports it; empty on a device.
 struct PeerProcess {

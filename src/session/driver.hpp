@@ -50,12 +50,15 @@ class Driver {
   /// Calls `task`, which returns a Status, in this thread, which drives it. kBusy: another thread is in a call.
   template <class Task>
   [[nodiscard]] Status alone(Task&& task) noexcept {
-    return alone_if(is_callers() || driven_.is_detached(), task);
-  }
-  /// The same where it is not detached.
-  template <class Task>
-  [[nodiscard]] Status alone_while_attached(Task&& task) noexcept {
-    return alone_if(is_callers(), task);
+    if (is_forked()) [[unlikely]]
+      return Status::kForked;
+    const bool is_shared = is_callers() || driven_.is_detached();
+    Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
+    if (is_shared && mark == nullptr) [[unlikely]]
+      return Status::kBusy;
+    const Status status = task();
+    if (mark != nullptr) Exclusive::leave(mark);
+    return status;
   }
   /// Calls `task` in the thread that drives it, or here where nobody else does: kOk, kBusy, or as CompletionLoop::call.
   template <class Task>
@@ -74,7 +77,7 @@ class Driver {
   template <class Task>
   [[nodiscard]] Status call_while_attached(Task&& task, const Patience& patience) noexcept {
     if (!is_here()) return home_.loop().call(task, hand_over_by(patience.begin()));
-    return alone_while_attached([&] {
+    return alone([&] {
       task();
       return Status::kOk;
     });
@@ -107,17 +110,6 @@ class Driver {
   [[nodiscard]] static Deadline hand_over_by(Deadline deadline) noexcept {
     const Deadline least = Deadline::after(kHandOver);
     return deadline.ticks() > least.ticks() ? deadline : least;
-  }
-  template <class Task>
-  [[nodiscard]] Status alone_if(bool is_shared, Task&& task) noexcept {
-    if (is_forked()) [[unlikely]]
-      return Status::kForked;
-    Exclusive::Mark* const mark = is_shared ? used_.enter() : nullptr;
-    if (is_shared && mark == nullptr) [[unlikely]]
-      return Status::kBusy;
-    const Status status = task();
-    if (mark != nullptr) Exclusive::leave(mark);
-    return status;
   }
   [[nodiscard]] bool is_over(const Call& call) noexcept {
     home_.sessions().progress();

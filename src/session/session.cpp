@@ -221,7 +221,7 @@ Status Session::after_failure(Status status, const Patience& patience) noexcept 
 
 template <class Task>
 Status Session::drive(Task&& task) noexcept {
-  return driver_.alone_while_attached([&] {
+  return driver_.alone([&] {
     const Status status = state() == State::kLive ? task() : life_.reason;
     if (status != Status::kOk) [[unlikely]]
       look_for_end(status);

@@ -92,10 +92,13 @@ class Session final : private channel::Handler {
   [[nodiscard]] const nic::Window& peer_window() const noexcept { return peer_.window; }
   /// Tells this session's peer from others, by its NIC; once connected.
   [[nodiscard]] std::uint16_t peer_number() const noexcept { return peer_nic_.number; }
-  /// Whether memory of that peer is this one's, as far as it is known (0: not).
+  /// Whether memory of the peer with this number may be this one's.
   [[nodiscard]] bool is_of_peer(std::uint16_t number) const noexcept {
-    // One branch, as two would keep the compiler from making one function of a blocking call.
-    return std::uint32_t{number} * static_cast<std::uint32_t>(number ^ peer_nic_.number) == 0;
+    return nic::may_be_of(number, peer_nic_.number);
+  }
+  /// Its length; 0 where it is another peer's. Without a branch, for calls that are one function down to the NIC.
+  [[nodiscard]] std::uint64_t reach_of(const rdma::Remote& remote) const noexcept {
+    return remote.length * std::uint64_t{is_of_peer(remote.peer)};
   }
   [[nodiscard]] std::uint64_t discarded() const noexcept { return reception_.discarded(); }
   [[nodiscard]] bool receives() const noexcept {
@@ -216,7 +219,7 @@ class Session final : private channel::Handler {
     close_in_callback();
     if (connection_ != nullptr && !transfers_.is_quiet()) connection_->fail(Status::kClosed);
   }
-  /// Whether the home has let go of it. Call in a callback.
+  /// Whether the home has let go of it.
   [[nodiscard]] bool is_detached() const noexcept { return state() == State::kDetached; }
   /// Whether a message has arrived that nobody has taken. Call in a callback.
   [[nodiscard]] bool has_messages() const noexcept { return !reception_.empty(); }
@@ -387,7 +390,7 @@ class Session final : private channel::Handler {
   } arrival_;
 };
 
-/// What memory of another peer is, in a sentence.
+/// Ends a sentence about memory that a connection refuses because it is another peer's.
 inline constexpr const char* kAnothersMemory =
     "memory of another peer than this connection's: use it on a connection to the one where it was found";
 

@@ -45,7 +45,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uid_t kEnemy = 65'533;
 constexpr auto kSlice = 60ms;
 constexpr auto kPause = 100us;    // Between two calls of the neighbour.
-constexpr unsigned kSlices = 10;  // Of each sort, before the first judgement.
+constexpr unsigned kSlices = 10;  // Slices of each sort before the first judgement.
 constexpr unsigned kMostSlices = 80;
 constexpr double kMostTimes = 3;
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
@@ -60,9 +60,9 @@ enum class Slice : std::uint32_t { kNone, kBurn, kEvil };
 struct Shared {
   static constexpr std::size_t kMost = 4096;
   std::atomic<Slice> slice{Slice::kNone};
-  std::atomic<std::uint64_t> calls{0};                      // Of the neighbour in this slice; set to 0 before each.
-  std::array<std::atomic<std::uint32_t>, kMost> took_ns{};  // Of the first ones.
-  std::atomic<std::uint64_t> deeds{0};                      // Of the enemy.
+  std::atomic<std::uint64_t> calls{0};                      // The neighbour makes them in this slice; 0 before each.
+  std::array<std::atomic<std::uint32_t>, kMost> took_ns{};  // The first ones took so long.
+  std::atomic<std::uint64_t> deeds{0};                      // The enemy does them.
   std::atomic<std::uint32_t> failures{0};                   // Calls of the neighbour that failed.
 };
 

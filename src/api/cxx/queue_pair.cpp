@@ -171,7 +171,7 @@ Result<void> QueuePairState::import(const rdma::Window& window, const std::optio
                            .access = session::verbs_access_of(window.access),
                            .memory_id = window.memory_id};
   if (pair_->reason() != Status::kOk) return fail(pair_->reason(), kCall, 0, "the queue pair has failed");
-  if (window.peer != 0 && window.peer != peer_number_)
+  if (!nic::may_be_of(window.peer, peer_number_))
     return fail(Status::kBadArgument, kCall, 0, "window is {}", session::kAnothersMemory);
   const Deadline until = deadline ? *deadline : default_deadline();
   VERBENA_TRY(nic().import_window(pair_->get(), theirs, until));

@@ -86,7 +86,7 @@ Status QueuePairState::check_pieces(const char* call, std::span<const Piece> pie
 Status QueuePairState::check_target(const Request& request, std::uint64_t bytes) noexcept {
   const std::uint32_t access = access_for(request.verb);
   if (access == 0) return Status::kOk;
-  if (request.remote.peer != 0 && request.remote.peer != peer_number_) [[unlikely]]
+  if (!nic::may_be_of(request.remote.peer, peer_number_)) [[unlikely]]
     return note(Status::kBadArgument, request.call, "the remote segment is {}", session::kAnothersMemory);
   if (request.remote.length < bytes)
     return note(Status::kBadArgument, request.call, "{} bytes, and the remote segment has {}", bytes,

@@ -403,13 +403,12 @@ inline Status access(Session* session, const char* call, const Bytes& local, con
 [[nodiscard]] std::uint64_t length_of(const Remote& remote, std::size_t /*local*/) noexcept { return remote.length; }
 [[nodiscard]] std::uint64_t length_of(Physical /*remote*/, std::size_t local) noexcept { return local; }
 [[nodiscard]] bool is_foreign(const Session* session, const Remote& remote) noexcept {
-  return remote.peer != 0 && session != nullptr && !session->is_of_peer(remote.peer);
+  return session != nullptr && !session->is_of_peer(remote.peer);
 }
 [[nodiscard]] bool is_foreign(const Session* /*session*/, Physical /*remote*/) noexcept { return false; }
-/// As length_of; 0 for what is foreign. Without a branch, which would keep the compiler from making one function of a
-/// blocking call down to the NIC.
+/// As length_of; 0 for what is foreign.
 [[nodiscard]] std::uint64_t reach_of(const Session& session, const Remote& remote, std::size_t /*local*/) noexcept {
-  return remote.length * std::uint64_t{session.is_of_peer(remote.peer)};
+  return session.reach_of(remote);
 }
 [[nodiscard]] std::uint64_t reach_of(const Session& /*session*/, Physical /*remote*/, std::size_t local) noexcept {
   return local;

@@ -68,6 +68,15 @@ void LinkState::complete_calls(Calls& calls) noexcept {
   complete(calls.slot, {.value = transfer != nullptr ? transfer->old : 0, .status = calls.status()});
 }
 
+namespace {
+
+/// Puts into words why a message was not begun.
+[[nodiscard]] Status worded(const session::Session& session, const char* call, Status begun) noexcept {
+  return begun == Status::kOk ? begun : api::note_general(session, call, begun);
+}
+
+}  // namespace
+
 template <class Begin>
 Started LinkState::start(const char* call, Begin&& begin) noexcept {
   bool is_over = false;
@@ -92,8 +101,7 @@ Started LinkState::start_send(const char* call, std::span<const std::byte> from,
     send.immediate = immediate;
     send.from = from.data();
     send.length = from.size();
-    const Status begun = session.begin(send, on_call<session::SendCall>);
-    return begun == Status::kOk ? begun : api::note_general(session, call, begun);
+    return worded(session, call, session.begin(send, on_call<session::SendCall>));
   });
 }
 
@@ -103,8 +111,7 @@ Started LinkState::start_receive(const char* call, std::span<std::byte> to, std:
     receive.to = to.data();
     receive.length = to.size();
     calls.element_bytes = element_bytes;
-    const Status begun = session.begin(receive, on_call<session::ReceiveCall>);
-    return begun == Status::kOk ? begun : api::note_general(session, call, begun);
+    return worded(session, call, session.begin(receive, on_call<session::ReceiveCall>));
   });
 }
 
@@ -138,8 +145,8 @@ Started LinkState::start_write_and_tell(const char* call, const rdma::Local& fro
     note.immediate = immediate;
     note.length = from.size();
     note.offset = offset;
-    const Status begun = session.begin(write, on_call<session::TransferCall>, note, on_call<session::SendCall>);
-    return begun == Status::kOk ? begun : api::note_general(session, call, begun);
+    return worded(session, call,
+                  session.begin(write, on_call<session::TransferCall>, note, on_call<session::SendCall>));
   });
 }
 
@@ -278,7 +285,7 @@ std::expected<std::size_t, Status> Link::offset_in_window(const char* call, cons
   if (bytes == 0)
     return std::unexpected(note(Status::kBadArgument, call, "from must have at least one element; got none"));
   const rdma::Window window = connection_->peer_window();
-  if (to.peer != 0 && to.peer != window.peer)
+  if (!nic::may_be_of(to.peer, window.peer))
     return std::unexpected(note(Status::kBadArgument, call, "to is {}", session::kAnothersMemory));
   const std::uint64_t offset = to.address - window.address;  // Wraps around for what is in front of it.
   const bool is_inside = to.rkey == window.rkey && offset <= window.length && to.length <= window.length - offset;
@@ -292,16 +299,14 @@ bool Link::read_now(const rdma::Local& to, const rdma::Remote& from) noexcept {
   session::Session* const session = state_->session();
   if (session == nullptr || from.length == 0 || to.size() < from.length) [[unlikely]]
     return false;
-  // Without a branch, which would keep the compiler from making one function of the call down to the NIC.
-  const std::size_t length = static_cast<std::size_t>(from.length) * std::size_t{session->is_of_peer(from.peer)};
+  const auto length = static_cast<std::size_t>(session->reach_of(from));
   const session::LocalSpan local{to.bytes().data(), length, to.lkey()};
   return session->read_now(local, api::key_place(from.address, from.rkey, length));
 }
 
 bool Link::write_now(const rdma::Local& from, const rdma::Remote& to) noexcept {
   session::Session* const session = state_->session();
-  if (session == nullptr || from.size() == 0 || to.length * std::uint64_t{session->is_of_peer(to.peer)} < from.size())
-      [[unlikely]]
+  if (session == nullptr || from.size() == 0 || session->reach_of(to) < from.size()) [[unlikely]]
     return false;
   const session::LocalSpan local{from.bytes().data(), from.size(), from.lkey()};
   return session->write_now(local, api::key_place(to.address, to.rkey, from.size()));

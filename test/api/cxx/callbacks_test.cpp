@@ -27,7 +27,7 @@ coroutine::Task<Status> accept_one(coroutine::Loop& /*loop*/, Listener& listener
   co_return accepted ? Status::kOk : accepted.error();
 }
 
-/// What one callback waits for, and how many connections there are.
+/// One callback waits, and there are so many connections.
 class WaitingCallback : public RdmaCxx, public testing::WithParamInterface<std::tuple<WaitFor, unsigned>> {
  protected:
   void SetUp() override {
